@@ -1,0 +1,75 @@
+"""Every setting of the coordinator, with its unit and why it has the value it has.
+
+Values come from the environment (`MLXNET_…`) or from the caller; nothing else reads the
+environment.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Settings of one coordinator process."""
+
+    model_config = SettingsConfigDict(env_prefix="MLXNET_", extra="ignore")
+
+    # -- where things are
+    home: Path = Path.home() / ".mlx-network"
+    host: str = "127.0.0.1"
+    port: int = Field(default=8400, ge=0, le=65535)
+    public_url: str | None = None  # origin that nodes sign for; default http://host:port
+    database_url: SecretStr | None = None  # default: SQLite in `home`
+    redis_url: SecretStr | None = None  # default: wake-ups inside the process
+    models_dir: Path | None = None  # for cards whose source is a local folder
+    catalogue_dirs: tuple[Path, ...] = ()  # further folders of cards, beside the built-in ones
+
+    # -- limits
+    body_bytes_max: int = 8 << 20  # the largest prompts in use are under 2 MiB of text
+    template_seconds_max: float = 2.0  # real templates take under 5 ms; this stops loops
+    jobs_per_account_max: int = 64  # queued or running at once; more gets 429
+    idempotency_key_chars_max: int = 255  # what other APIs of this shape accept
+
+    # -- waiting for a host
+    max_wait_seconds: float = 30.0  # below the 60 s after which common proxies give up
+    max_wait_seconds_limit: float = 300.0  # what the header may ask for
+    offer_seconds_max: float = 10.0  # a healthy node answers an offer in milliseconds
+    attempts_max: int = 3  # a job that fails on three hosts is likely at fault itself
+
+    # -- leases
+    heartbeat_seconds: float = 5.0  # one small frame a node; 3 missed make a node suspect
+    node_suspect_seconds: float = 15.0
+    node_lost_seconds: float = 30.0
+    socket_grace_seconds: float = 15.0  # Wi-Fi roaming and proxy restarts take a few seconds
+    progress_floor_seconds: float = 30.0  # least time without a token before a lease is lost
+    progress_forecast_factor: float = 10.0  # and this many times the forecast for one step
+
+    # -- streams
+    keep_alive_seconds: float = 10.0  # comments on an idle stream; well under proxies' 60 s
+    reader_stall_seconds: float = 60.0  # a reader that takes nothing for so long is cut
+    stream_keep_seconds: float = 600.0  # a finished stream can be read again for so long
+    result_keep_seconds: float = 86_400.0  # an unfetched asynchronous result
+    prefix_write_seconds: float = 1.0  # how far the stored prefix may lag behind
+
+    # -- money
+    fee_ppm: int = Field(default=100_000, ge=0, lt=1_000_000)
+    hold_seconds: float = 7 * 86_400.0  # a hold outlives every job that can run on it
+
+    # -- enrolment
+    enrolment_seconds: float = 900.0  # time to walk over to another screen and type a code
+    enrolments_pending_max: int = 1000
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        """The database's URL; SQLite in the home folder unless one is set."""
+        if self.database_url is not None:
+            return self.database_url.get_secret_value()
+        return f"sqlite:///{self.home / 'coordinator.sqlite3'}"
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port that nodes and clients use."""
+        return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
