@@ -1,0 +1,1 @@
+"""What a Mac can hold and how fast it runs it. Pure: the same answer on both sides of the wire."""
