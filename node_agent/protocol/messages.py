@@ -38,6 +38,7 @@ DeclineReason = Literal[
     "unsupported",
 ]
 FailureCode = Literal[
+    "reclaimed",
     "request_invalid",
     "runner_crashed",
     "runner_stalled",
