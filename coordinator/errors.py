@@ -1,0 +1,290 @@
+"""The one error that a request may end in, and constructors for those that we answer with.
+
+Codes are stable: clients may branch on them. A message names the field and says what to do; it
+never quotes the text of a prompt or an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+ErrorType = Literal[
+    "invalid_request_error",
+    "authentication_error",
+    "permission_error",
+    "not_found_error",
+    "conflict_error",
+    "insufficient_quota",
+    "rate_limit_error",
+    "server_error",
+]
+NAME_CHARACTERS_MAX: Final = 64
+
+
+class ApiError(Exception):
+    """A request's bad end, as HTTP status and OpenAI error object.
+
+    `retry_after_seconds` and `should_retry` become the headers that OpenAI's clients obey.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        type: ErrorType = "invalid_request_error",
+        param: str | None = None,
+        retry_after_seconds: int | None = None,
+        should_retry: bool | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.type: ErrorType = type
+        self.message = message
+        self.param = param
+        self.retry_after_seconds = retry_after_seconds
+        self.should_retry = should_retry
+        self.extra_headers: dict[str, str] = dict(headers or {})
+
+    def headers(self) -> dict[str, str]:
+        """Headers of the HTTP answer: Retry-After, x-should-retry, and the extra ones."""
+        found = dict(self.extra_headers)
+        if self.retry_after_seconds is not None:
+            found["Retry-After"] = str(self.retry_after_seconds)
+        if self.should_retry is not None:
+            found["x-should-retry"] = "true" if self.should_retry else "false"
+        return found
+
+
+def openai_body(error: ApiError) -> dict[str, dict[str, str | None]]:
+    """The body `{"error": {"message", "type", "param", "code"}}` that OpenAI's clients read."""
+    return {
+        "error": {
+            "message": error.message,
+            "type": error.type,
+            "param": error.param,
+            "code": error.code,
+        }
+    }
+
+
+def shown_name(name: str) -> str:
+    """A name that a caller made up, fit for a message: printable ASCII, clipped."""
+    printable = name.encode("ascii", "backslashreplace").decode("ascii")
+    return (
+        printable
+        if len(printable) <= NAME_CHARACTERS_MAX
+        else printable[:NAME_CHARACTERS_MAX] + "..."
+    )
+
+
+# -- 400: the request ----------------------------------------------------------------------------
+
+
+def malformed_json(why: str) -> ApiError:
+    """The body cannot be read as one JSON object."""
+    return ApiError(400, "malformed_json", f"The request body is not usable JSON: {why}.")
+
+
+def missing_parameter(param: str) -> ApiError:
+    """A field that the endpoint cannot do without is absent or null."""
+    return ApiError(
+        400, "missing_required_parameter", f"Missing required parameter: '{param}'.", param=param
+    )
+
+
+def unknown_parameter(param: str) -> ApiError:
+    """A field that this API does not have."""
+    param = shown_name(param)
+    return ApiError(
+        400,
+        "unknown_parameter",
+        f"Unknown parameter: '{param}'. Remove it; docs/openai-fields.md lists what is accepted.",
+        param=param,
+    )
+
+
+def unsupported_parameter(param: str, why: str) -> ApiError:
+    """A field of OpenAI's API, asking for what this network does not do."""
+    param = shown_name(param)
+    return ApiError(400, "unsupported_parameter", f"Unsupported '{param}': {why}.", param=param)
+
+
+def invalid_value(param: str, why: str) -> ApiError:
+    """A field with a value of the wrong type or out of range."""
+    param = shown_name(param)
+    return ApiError(400, "invalid_value", f"Invalid '{param}': {why}.", param=param)
+
+
+def context_length_exceeded(
+    *, prompt_tokens: int, max_tokens: int, context_tokens: int, param: str
+) -> ApiError:
+    """Prompt and asked-for answer together are longer than the model's context."""
+    return ApiError(
+        400,
+        "context_length_exceeded",
+        f"This model's context is {context_tokens} tokens; the prompt has {prompt_tokens} and "
+        f"{max_tokens} are asked for. Shorten the prompt or lower the limit on the answer.",
+        param=param,
+    )
+
+
+def template_refused(why: str) -> ApiError:
+    """The model's own chat template does not take these messages."""
+    return ApiError(
+        400,
+        "chat_template_refused",
+        f"The model's chat template cannot render these messages: {why}.",
+        param="messages",
+    )
+
+
+# -- who asks, and what for ----------------------------------------------------------------------
+
+
+def missing_api_key() -> ApiError:
+    """No key was sent."""
+    return ApiError(
+        401,
+        "missing_api_key",
+        "No API key. Send it as 'Authorization: Bearer <key>'.",
+        type="authentication_error",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def invalid_api_key() -> ApiError:
+    """The key is unknown, expired or revoked; which of these is not told."""
+    return ApiError(
+        401,
+        "invalid_api_key",
+        "This API key is not valid. Check it, or make a new one.",
+        type="authentication_error",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def permission_denied(what: str) -> ApiError:
+    """The key is good and lacks the scope; `what` says which."""
+    return ApiError(
+        403, "permission_denied", f"This API key may not {what}.", type="permission_error"
+    )
+
+
+def model_not_found(model: str, nearest: Sequence[str]) -> ApiError:
+    """No card or alias has that name; `nearest` are offered instead."""
+    offer = f" Nearest: {', '.join(nearest)}." if nearest else " GET /v1/models lists them all."
+    return ApiError(
+        404,
+        "model_not_found",
+        f"The model '{shown_name(model)}' is not in the catalogue.{offer}",
+        param="model",
+    )
+
+
+def not_found(kind: str, identifier: str) -> ApiError:
+    """No such thing, or not the caller's. `kind` as in `job`: the code is `job_not_found`."""
+    return ApiError(
+        404,
+        f"{kind}_not_found",
+        f"No {kind} '{shown_name(identifier)}' of yours was found.",
+        type="not_found_error",
+    )
+
+
+def idempotency_key_reused() -> ApiError:
+    """The same Idempotency-Key came with another body."""
+    return ApiError(
+        409,
+        "idempotency_key_reused",
+        "This Idempotency-Key was used with a different request. Use a new key.",
+        type="conflict_error",
+        should_retry=False,
+    )
+
+
+def conflict(code: str, message: str) -> ApiError:
+    """What is asked for does not fit the state that the thing is in."""
+    return ApiError(409, code, message, type="conflict_error", should_retry=False)
+
+
+def body_too_large(limit_bytes: int) -> ApiError:
+    """The body is over the limit."""
+    return ApiError(
+        413, "body_too_large", f"The request body is over {limit_bytes} bytes. Send a shorter one."
+    )
+
+
+def insufficient_balance(*, needed_umlx: int, available_umlx: int) -> ApiError:
+    """The hold cannot be opened. Amounts in uMLX."""
+    return ApiError(
+        402,
+        "insufficient_balance",
+        f"This request may cost up to {needed_umlx} uMLX and {available_umlx} uMLX are free. "
+        "Add funds or lower 'max_tokens'.",
+        type="insufficient_quota",
+        should_retry=False,
+    )
+
+
+def rate_limited(*, retry_after_seconds: int, what: str) -> ApiError:
+    """Over one of the key's limits; `what` names it."""
+    return ApiError(
+        429,
+        "rate_limited",
+        f"Over the limit of {what}. Try again in {retry_after_seconds} s.",
+        type="rate_limit_error",
+        retry_after_seconds=retry_after_seconds,
+        should_retry=True,
+    )
+
+
+# -- 5xx: the network ----------------------------------------------------------------------------
+
+
+def no_host_available(why: str, *, retry_after_seconds: int | None) -> ApiError:
+    """Nobody can take the job. With no forecast, none could ever: trying again is useless."""
+    forecast = f" Forecast: {retry_after_seconds} s." if retry_after_seconds is not None else ""
+    return ApiError(
+        503,
+        "no_host_available",
+        f"No Mac can take this job: {why}.{forecast}",
+        type="server_error",
+        retry_after_seconds=retry_after_seconds,
+        should_retry=retry_after_seconds is not None,
+    )
+
+
+def host_lost(why: str) -> ApiError:
+    """The answer broke off and is not continued. 502, or in-band when the stream has begun."""
+    return ApiError(
+        502,
+        "host_lost",
+        f"The Mac that was answering was lost: {why}. You are not charged for what you did not get.",
+        type="server_error",
+        should_retry=True,
+    )
+
+
+def template_failed() -> ApiError:
+    """The model's chat template crashed or ran over its limits: the card's fault, not the caller's."""
+    return ApiError(
+        500,
+        "chat_template_failed",
+        "The model's chat template failed on these messages. Use /v1/completions or another model.",
+        type="server_error",
+        param="messages",
+        should_retry=False,
+    )
+
+
+def internal_error(reference: str | None = None) -> ApiError:
+    """A fault of ours; `reference` finds it in the logs."""
+    note = f" Reference: {reference}." if reference else ""
+    return ApiError(
+        500, "internal_error", f"Something broke on our side.{note}", type="server_error"
+    )
