@@ -17,16 +17,28 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
 from sqlite3 import Connection as SqliteConnection
 from typing import Annotated, Any, ClassVar, Final, cast
 
 import sqlalchemy.exc
-from sqlalchemy import JSON, URL, BigInteger, Connection, Engine, MetaData, create_engine, event, make_url, text
+from sqlalchemy import (
+    JSON,
+    URL,
+    BigInteger,
+    Connection,
+    Engine,
+    MetaData,
+    create_engine,
+    event,
+    make_url,
+    text,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine.interfaces import ExceptionContext
 from sqlalchemy.orm import DeclarativeBase, Session, mapped_column, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
+
+import migrations
 
 BUSY_TIMEOUT_SECONDS: Final = 10.0
 LOCK_TIMEOUT_SECONDS: Final = 5.0
@@ -35,10 +47,6 @@ CONNECT_TIMEOUT_SECONDS: Final = 5.0
 POOL_CONNECTIONS: Final = 20
 POOL_OVERFLOW_CONNECTIONS: Final = 20
 POOL_WAIT_SECONDS: Final = 10.0
-MIGRATION_WAIT_SECONDS: Final = 60.0
-# Any constant does, as long as every release uses the same one.
-MIGRATION_LOCK_KEY: Final = 0x4D4C584E
-
 READ_ONLY_OPTION: Final = "mlxnet_read_only"
 TURN_KEY: Final = "mlxnet_has_write_turn"
 
@@ -92,21 +100,27 @@ def make_engine(url: str) -> Engine:
     try:
         parsed = make_url(url)
     except sqlalchemy.exc.ArgumentError as error:
-        raise ValueError("DATABASE_URL is not a URL; write sqlite:///path or postgresql+psycopg://...") from error
+        raise ValueError(
+            "DATABASE_URL is not a URL; write sqlite:///path or postgresql+psycopg://..."
+        ) from error
     match parsed.drivername:
         case "sqlite" | "sqlite+pysqlite":
             engine = _make_sqlite_engine(parsed)
         case "postgresql" | "postgresql+psycopg":
             engine = _make_postgresql_engine(parsed.set(drivername="postgresql+psycopg"))
         case other:
-            raise ValueError(f"DATABASE_URL begins with {other!r}; use sqlite:///path or postgresql+psycopg://...")
+            raise ValueError(
+                f"DATABASE_URL begins with {other!r}; use sqlite:///path or postgresql+psycopg://..."
+            )
     event.listen(engine, "handle_error", _explain_error)
     return engine
 
 
 def _make_sqlite_engine(url: URL) -> Engine:
     if not url.database or url.database == ":memory:":
-        raise ValueError("DATABASE_URL must name a file: sqlite:///path/to/file.db (memory is not shared by threads)")
+        raise ValueError(
+            "DATABASE_URL must name a file: sqlite:///path/to/file.db (memory is not shared by threads)"
+        )
     engine = create_engine(
         url,
         hide_parameters=True,
@@ -181,16 +195,24 @@ _AWAY_STATES: Final = frozenset({"57P01", "57P02", "57P03", "53300", "3D000", "2
 def _explain_error(context: ExceptionContext) -> Exception | None:
     """Turn the driver's operational errors into ours; others stay what SQLAlchemy makes of them."""
     error = context.original_exception
-    where = context.engine.url.render_as_string(hide_password=True) if context.engine is not None else "DATABASE_URL"
+    where = (
+        context.engine.url.render_as_string(hide_password=True)
+        if context.engine is not None
+        else "DATABASE_URL"
+    )
     state = getattr(error, "sqlstate", None)
     words = str(error) if context.dialect.name == "sqlite" else ""
     if state in _FULL_STATES or "disk is full" in words:
         return DatabaseFull(f"the database {where} has no space left; free some disk space")
     if state in _BUSY_STATES or "database is locked" in words or "database table is locked" in words:
-        return DatabaseBusy(f"the database {where} is busy: a lock or an answer was not had in time; try again")
+        return DatabaseBusy(
+            f"the database {where} is busy: a lock or an answer was not had in time; try again"
+        )
     if state in _AWAY_STATES or "unable to open database file" in words or "disk I/O error" in words:
         return DatabaseUnavailable(_away_message(where))
-    is_lost = context.is_disconnect or (context.connection is None and isinstance(error, Exception) and state is None)
+    is_lost = context.is_disconnect or (
+        context.connection is None and isinstance(error, Exception) and state is None
+    )
     if is_lost and type(error).__name__ in {"OperationalError", "ConnectionTimeout", "InterfaceError"}:
         return DatabaseUnavailable(_away_message(where))
     return None
@@ -198,7 +220,6 @@ def _explain_error(context: ExceptionContext) -> Exception | None:
 
 def _away_message(where: str) -> str:
     return f"cannot reach the database {where}; see that it runs (or its folder exists) and that DATABASE_URL is right"
-
 
 
 class Database:
@@ -247,3 +268,8 @@ def database_now_us(session: Session | Connection) -> int:
         return time.time_ns() // 1000
     answer = connection.execute(text("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"))
     return cast("int", answer.scalar_one())
+
+
+def migrate(engine: Engine) -> None:
+    """Bring the database to the newest schema; safe when several processes start at once."""
+    migrations.migrate(engine)
