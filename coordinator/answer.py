@@ -122,7 +122,7 @@ class AnswerText:
         self._vocabulary: Final = vocabulary
         self._decoder: Final = codecs.getincrementaldecoder("utf-8")("replace")
         self._matchers: Final = [_StopMatcher(text) for text in stop]
-        self._queue: deque[tuple[int, LoggedToken]]] = deque()
+        self._queue: deque[tuple[int, LoggedToken]] = deque()
         self._held = ""
         self._decoded_characters = 0
         self._emitted_characters = 0
@@ -146,9 +146,7 @@ class AnswerText:
         """Characters handed out so far."""
         return self._emitted_characters
 
-    def push(
-        self, ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None = None
-    ) -> Delta:
+    def push(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None = None) -> Delta:
         """Take the next ids. After the end more ids change nothing.
 
         `logprobs` is as long as `ids` (else ValueError), for all pushes or for none. Raises
@@ -298,9 +296,7 @@ def _logged(
         if 0 <= other < vocabulary.size
         for piece in (vocabulary.pieces[other],)
     )
-    return LoggedToken(
-        token_id, _text(data), data, _clamped(logprob.logprob), top, text_offset
-    )
+    return LoggedToken(token_id, _text(data), data, _clamped(logprob.logprob), top, text_offset)
 
 
 def _text(data: bytes) -> str:
