@@ -42,7 +42,9 @@ class GgufMetadata:
         field = self._fields.get(key)
         value: object = None if field is None else cast("Any", field).contents()
         if not isinstance(value, kind):
-            raise UnsupportedGgufError(f"{key}: expected {kind.__name__}, found {type(value).__name__}")
+            raise UnsupportedGgufError(
+                f"{key}: expected {kind.__name__}, found {type(value).__name__}"
+            )
         return value
 
     def has(self, key: str) -> bool:
@@ -60,8 +62,11 @@ def write_tokenizer(gguf_path: Path, out: Path) -> None:
     template = metadata.get("tokenizer.chat_template", str)
     config = _config(metadata, template)
     out.mkdir(parents=True, exist_ok=True)
-    _write(out / "tokenizer.json", cast("str", tokenizer.to_str(pretty=True)))
-    _write(out / "tokenizer_config.json", json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False))
+    _write(out / "tokenizer.json", tokenizer.to_str(pretty=True))
+    _write(
+        out / "tokenizer_config.json",
+        json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False),
+    )
     _write(out / "chat_template.jinja", template)
 
 
@@ -71,9 +76,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def _tokenizer(metadata: GgufMetadata) -> Tokenizer:
-    model, split = metadata.get("tokenizer.ggml.model", str), metadata.get("tokenizer.ggml.pre", str)
+    model, split = (
+        metadata.get("tokenizer.ggml.model", str),
+        metadata.get("tokenizer.ggml.pre", str),
+    )
     if model != "gpt2":
-        raise UnsupportedGgufError(f"tokenizer.ggml.model: {model!r} is not byte-level BPE ('gpt2')")
+        raise UnsupportedGgufError(
+            f"tokenizer.ggml.model: {model!r} is not byte-level BPE ('gpt2')"
+        )
     if split not in SPLITS_DIGITS:
         known = ", ".join(sorted(SPLITS_DIGITS))
         raise UnsupportedGgufError(f"tokenizer.ggml.pre: {split!r} is not one of {known}")
@@ -89,9 +99,11 @@ def _tokenizer(metadata: GgufMetadata) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     types = cast("list[int]", metadata.get("tokenizer.ggml.token_type", list))
     if len(types) != len(tokens):
-        raise UnsupportedGgufError(f"tokenizer.ggml.token_type: {len(types)} types, {len(tokens)} tokens")
-    tokenizer.add_special_tokens(_added(tokens, types, CONTROL_TOKEN, special=True))
-    tokenizer.add_tokens(_added(tokens, types, USER_DEFINED_TOKEN, special=False))
+        raise UnsupportedGgufError(
+            f"tokenizer.ggml.token_type: {len(types)} types, {len(tokens)} tokens"
+        )
+    tokenizer.add_special_tokens(_added(tokens, types, CONTROL_TOKEN, special=True))  # pyright: ignore[reportUnknownMemberType]
+    tokenizer.add_tokens(_added(tokens, types, USER_DEFINED_TOKEN, special=False))  # pyright: ignore[reportUnknownMemberType]
     return tokenizer
 
 

@@ -77,7 +77,7 @@ def _write_folder(metadata: GgufMetadata, gguf_path: Path, folder: Path, dtype: 
     weights = _weights(source, config, DTYPES[dtype])
     config["tie_word_embeddings"] = "lm_head.weight" not in weights
     write_tokenizer(gguf_path, folder)
-    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})  # pyright: ignore[reportUnknownMemberType]
     total_bytes = sum(tensor.nbytes for tensor in weights.values())
     index = {
         "metadata": {"total_size": total_bytes},
@@ -133,7 +133,7 @@ def _weights(source: Tensors, config: dict[str, object], dtype: mx.Dtype) -> Ten
         if kind in heads:
             tensor = _unpermute(tensor, heads[kind])
         weights[f"{_rename(stem)}.{part}"] = tensor.astype(dtype)
-    mx.eval(weights)
+    mx.eval(weights)  # pyright: ignore[reportUnknownMemberType]
     return weights
 
 
@@ -153,8 +153,8 @@ def _expand(source: Tensors, stem: str) -> mx.array:
 def _unpermute(tensor: mx.array, heads: int) -> mx.array:
     """GGUF interleaves the two halves of each head's rotary pairs; mlx-lm keeps them apart."""
     rows = tensor.shape[0]
-    pairs = tensor.reshape(heads, rows // heads // 2, 2, *tensor.shape[1:])
-    return pairs.swapaxes(1, 2).reshape(tensor.shape)
+    pairs = tensor.reshape(heads, rows // heads // 2, 2, *tensor.shape[1:])  # pyright: ignore[reportUnknownMemberType]
+    return pairs.swapaxes(1, 2).reshape(tensor.shape)  # pyright: ignore[reportUnknownMemberType]
 
 
 def _rename(stem: str) -> str:

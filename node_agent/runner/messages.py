@@ -53,6 +53,13 @@ class Loading(RunnerMessage):
     total_bytes: int
 
 
+class LoadFailed(RunnerMessage):
+    """The folder cannot be served; the child ends. `message` says why."""
+
+    type: Literal["load_failed"] = "load_failed"
+    message: str
+
+
 class Ready(RunnerMessage):
     """The model is loaded and has produced a token of its own."""
 
@@ -107,7 +114,8 @@ class Alive(RunnerMessage):
 
 ToRunner = Annotated[Run | Stop, Field(discriminator="type")]
 FromRunner = Annotated[
-    Loading | Ready | Prefilled | Tokens | Ended | RunFailed | Alive, Field(discriminator="type")
+    Loading | LoadFailed | Ready | Prefilled | Tokens | Ended | RunFailed | Alive,
+    Field(discriminator="type"),
 ]
 
 to_runner: Final[TypeAdapter[ToRunner]] = TypeAdapter(ToRunner)

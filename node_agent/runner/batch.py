@@ -1,0 +1,137 @@
+"""The generation loop's middle: runs go in and out of one continuous batch, tokens come out.
+
+A fault of one run ends that run. A fault of the batch itself ends the runs in it, and the next
+run finds a fresh batch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from node_agent.runner import engine
+from node_agent.runner.engine import Generator, Model, TokenResponse
+from node_agent.runner.messages import Run
+from node_agent.runner.outbox import Outbox
+from node_agent.runner.sampling import Chooser
+from node_agent.runner.validation import RequestInvalidError, check_run
+
+
+@dataclass(slots=True)
+class _Live:
+    key: str
+    chooser: Chooser
+
+
+class Batch:
+    """Up to `width` runs decoded together, more waiting. One thread makes and uses it."""
+
+    def __init__(
+        self,
+        model: Model,
+        outbox: Outbox,
+        *,
+        width: int = 8,
+        prefill_step: int = 512,
+        make_chooser: Callable[[Run, int], Chooser] = Chooser,
+    ) -> None:
+        self._model = model
+        self._outbox = outbox
+        self._width, self._prefill_step = width, prefill_step
+        self._make_chooser = make_chooser
+        self._generator = self._fresh()
+        self._live: dict[int, _Live] = {}
+        self._uids: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def _fresh(self) -> Generator:
+        return engine.make_generator(
+            self._model, width=self._width, prefill_step=self._prefill_step
+        )
+
+    def add(self, run: Run) -> None:
+        """Take a run in. One that cannot be served is failed at once, the others untouched."""
+        if run.key in self._uids:
+            # Failing the key would end the run that has it.
+            print(f"runner: run {run.key} is already live, ignored", file=sys.stderr)
+            return
+        try:
+            check_run(run, self._model.limits)
+            self._insert(run)
+        except RequestInvalidError as error:
+            self._outbox.failed(run.key, "request_invalid", str(error))
+        except Exception as error:  # noqa: BLE001 - one run's fault must not end the others
+            self._outbox.failed(run.key, "internal", f"cannot start: {type(error).__name__}")
+
+    def _insert(self, run: Run) -> None:
+        chooser = self._make_chooser(run, self._model.logits_width)
+        (uid,) = self._generator.insert(
+            [list(run.prompt_ids + run.prefix_ids)],
+            [run.max_tokens],
+            samplers=[chooser.sampler],
+            logits_processors=[chooser.processors],
+            stop_sequences=[engine.stop_matcher(run.stop_token_ids)],
+        )
+        self._live[uid] = _Live(run.key, chooser)
+        self._uids[run.key] = uid
+        self._outbox.open(run.key)
+
+    def stop(self, key: str) -> None:
+        """End a run between two tokens; an unknown key is one that has just ended."""
+        uid = self._uids.get(key)
+        if uid is not None:
+            self._generator.remove([uid])
+            self._forget(uid)
+            self._outbox.ended(key, "cancelled")
+
+    def _forget(self, uid: int) -> None:
+        del self._uids[self._live.pop(uid).key]
+
+    def step(self) -> None:
+        """Make one token for every run that is decoding, and read one chunk of waiting prompts."""
+        try:
+            prompts, tokens = self._generator.next()
+        except Exception as error:  # noqa: BLE001 - the batch's state is unknown: start afresh
+            self._start_afresh(type(error).__name__)
+            return
+        for prompt in prompts:
+            done, total = prompt.progress
+            # The last prompt token is read together with the first draw: one report, not two.
+            if prompt.end_of_prompt or done < total - 1:
+                self._outbox.prefilled(self._live[prompt.uid].key, done, total)
+        for token in tokens:
+            self._take(token)
+
+    def _take(self, response: TokenResponse) -> None:
+        run = self._live[response.uid]
+        if run.chooser.failure is not None:
+            self._expel(response, run)
+            return
+        reason = response.finish_reason
+        # The score of an end token is drawn too, to keep scores and tokens in step.
+        score = run.chooser.next_score() if run.chooser.scores_tokens else None
+        if reason != "stop":
+            self._outbox.token(run.key, response.token, score)
+        if reason is not None:
+            self._forget(response.uid)
+            self._outbox.ended(run.key, "eos" if reason == "stop" else "length")
+
+    def _expel(self, response: TokenResponse, run: _Live) -> None:
+        if response.finish_reason is None:
+            self._generator.remove([response.uid])
+        self._forget(response.uid)
+        self._outbox.failed(run.key, "request_invalid", run.chooser.failure or "")
+
+    def _start_afresh(self, why: str) -> None:
+        for run in list(self._live.values()):
+            self._outbox.failed(run.key, "internal", f"the batch failed: {why}")
+        self._live.clear()
+        self._uids.clear()
+        self._generator.close()
+        self._generator = self._fresh()
+        mx.clear_cache()
