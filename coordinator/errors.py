@@ -282,6 +282,18 @@ def template_failed() -> ApiError:
     )
 
 
+def workers_busy() -> ApiError:
+    """Requests come faster than prompts can be rendered."""
+    return ApiError(
+        503,
+        "workers_busy",
+        "Too many prompts are being prepared at once. Try again in a moment.",
+        type="server_error",
+        retry_after_seconds=1,
+        should_retry=True,
+    )
+
+
 def internal_error(reference: str | None = None) -> ApiError:
     """A fault of ours; `reference` finds it in the logs."""
     note = f" Reference: {reference}." if reference else ""
