@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from alembic import command
 from alembic.autogenerate import compare_metadata
@@ -54,7 +54,8 @@ def drift(connection: Connection) -> list[Any]:
         connection,
         opts={"compare_type": True, "compare_server_default": True, "target_metadata": target_metadata()},
     )
-    return list(compare_metadata(context, target_metadata()))
+    # Alembic takes a sequence here, too, though its type does not say so.
+    return list(compare_metadata(context, cast("Any", target_metadata())))
 
 
 @contextmanager

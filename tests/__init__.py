@@ -1,0 +1,1 @@
+"""Tests; what the folders hold is said in each."""

@@ -1,0 +1,1 @@
+"""Tests against real databases, each on SQLite and on PostgreSQL."""

@@ -1,0 +1,1 @@
+"""Property and stateful tests (hypothesis)."""
