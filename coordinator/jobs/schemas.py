@@ -1,0 +1,65 @@
+"""Shapes of a job inside the coordinator: the work itself, and how an attempt or job ends."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from coordinator.jobs.states import AttemptState, JobState
+from node_agent.protocol.messages import Sampling
+
+
+@dataclass(frozen=True)
+class Work:
+    """All that is needed to run a job anywhere, at any time. Secret: lives encrypted only."""
+
+    kind: Literal["chat", "completion"]
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    stop: tuple[str, ...]
+    sampling: Sampling
+    top_logprobs: int | None
+
+    def to_bytes(self) -> bytes:
+        """JSON for the payload box."""
+        return json.dumps(asdict(self) | {"sampling": self.sampling.model_dump()}).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Work:
+        """Inverse of `to_bytes`."""
+        fields: dict[str, Any] = json.loads(content)
+        return cls(
+            kind=fields["kind"],
+            prompt_ids=tuple(fields["prompt_ids"]),
+            max_tokens=fields["max_tokens"],
+            stop=tuple(fields["stop"]),
+            sampling=Sampling.model_validate(fields["sampling"]),
+            top_logprobs=fields["top_logprobs"],
+        )
+
+
+@dataclass(frozen=True)
+class AttemptEnd:
+    """How one attempt ended, and what it had delivered by then."""
+
+    fence: int
+    state: AttemptState
+    reason: str | None
+    delivered_tokens: int
+    accepted_us: int | None = None
+    first_token_us: int | None = None
+    node_signature: str | None = None
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """How a job ended. `output_tokens` were relayed; the charge follows from them alone."""
+
+    state: JobState
+    finish_reason: Literal["stop", "length"] | None
+    error_code: str | None
+    output_tokens: int
+    output_digest: str | None
+    attempt: AttemptEnd | None
+    is_charged: bool

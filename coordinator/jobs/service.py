@@ -1,0 +1,186 @@
+"""Submitting, finding and listing jobs. Module functions over a session; no clock, no sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from coordinator import errors
+from coordinator.accounts.models import Account
+from coordinator.db import database_now_us
+from coordinator.ids import new_id
+from coordinator.jobs.models import Attempt, Job, JobEvent, JobPayload
+from coordinator.jobs.payloads import Part, PayloadBox, PayloadError
+from coordinator.jobs.schemas import Work
+from coordinator.jobs.states import LIVE_ATTEMPT_STATES
+from coordinator.settings import Settings
+from coordinator.settlement import JOB_WIDE_FENCE, rate_of
+from ledger import book
+from ledger.commands import Applied, OpenHold, Rejected, settlement_id
+from ledger.pricing import bound_umlx
+from node_agent.protocol.cards import ModelCard
+
+LIST_MAX: Final = 100
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What is asked for, already checked against card and context."""
+
+    account_id: str
+    api_key_id: str | None
+    card: ModelCard
+    work: Work
+    is_async: bool
+    request_digest: str
+    idempotency_key: str | None
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """The job's row, and whether an earlier request with the same key had made it."""
+
+    job: Job
+    is_replay: bool
+
+
+def find_replay(session: Session, submission: Submission) -> Job | None:
+    """The job that the same key made before. Raises 409 if its request was another one."""
+    if submission.idempotency_key is None:
+        return None
+    job = session.scalars(
+        select(Job).where(
+            Job.account_id == submission.account_id,
+            Job.idempotency_key == submission.idempotency_key,
+        )
+    ).one_or_none()
+    if job is not None and job.request_digest != submission.request_digest:
+        raise errors.idempotency_key_reused()
+    return job
+
+
+def submit(
+    session: Session, submission: Submission, *, settings: Settings, payloads: PayloadBox
+) -> Submitted:
+    """Queue a job with its hold, in the caller's transaction.
+
+    Raises `ApiError`: 402 when the balance does not cover the bound, 409 for a reused key, 429
+    when the account has too many jobs under way. Nothing is left behind by a refusal.
+    """
+    replay = find_replay(session, submission)
+    if replay is not None:
+        return Submitted(replay, is_replay=True)
+    account = session.get_one(Account, submission.account_id)
+    under_way = session.scalar(
+        select(func.count())
+        .select_from(Job)
+        .where(Job.account_id == account.id, Job.state.in_(("queued", "running")))
+    )
+    if (under_way or 0) >= settings.jobs_per_account_max:
+        raise errors.rate_limited(
+            retry_after_seconds=5, what=f"{settings.jobs_per_account_max} jobs at once"
+        )
+    now_us = database_now_us(session)
+    job = _new_job(submission, now_us=now_us)
+    _open_hold(session, job, account, now_us=now_us, hold_us=int(settings.hold_seconds * 1e6))
+    wrapped, ciphertext = payloads.seal(submission.work.to_bytes(), job_id=job.id, part="request")
+    session.add(job)
+    session.flush()
+    session.add(
+        JobPayload(job_id=job.id, part="request", wrapped_key=wrapped, ciphertext=ciphertext)
+    )
+    session.add(JobEvent(job_id=job.id, from_state="", to_state="queued", at_us=now_us))
+    return Submitted(job, is_replay=False)
+
+
+def _new_job(submission: Submission, *, now_us: int) -> Job:
+    card, work = submission.card, submission.work
+    job_id = new_id("job")
+    return Job(
+        id=job_id,
+        account_id=submission.account_id,
+        api_key_id=submission.api_key_id,
+        kind=work.kind,
+        state="queued",
+        is_async=submission.is_async,
+        card_id=card.id,
+        card_revision=card.revision,
+        prompt_tokens=len(work.prompt_ids),
+        max_tokens=work.max_tokens,
+        idempotency_key=submission.idempotency_key,
+        request_digest=submission.request_digest,
+        hold_id=str(settlement_id(job_id, JOB_WIDE_FENCE, "hold")),
+        bound_umlx=bound_umlx(rate_of(card.price), len(work.prompt_ids), work.max_tokens),
+        created_us=now_us,
+    )
+
+
+def _open_hold(session: Session, job: Job, account: Account, *, now_us: int, hold_us: int) -> None:
+    command = OpenHold(
+        id=settlement_id(job.id, JOB_WIDE_FENCE, "hold"),
+        reference=job.id,
+        account_id=account.ledger_account,
+        amount_umlx=job.bound_umlx,
+        expires_us=now_us + hold_us,
+    )
+    (outcome,) = book.apply(session.connection(), [command], now_us=now_us)
+    if isinstance(outcome, Rejected):
+        raise errors.insufficient_balance(
+            needed_umlx=job.bound_umlx, available_umlx=outcome.available_umlx or 0
+        )
+    if not isinstance(outcome, Applied):
+        raise RuntimeError(f"opening the hold of {job.id}: {outcome}")
+
+
+def get_job(session: Session, account: Account, job_id: str) -> Job:
+    """The account's own job (an operator sees all). Raises 404: others' jobs do not exist."""
+    job = session.get(Job, job_id)
+    if job is None or (job.account_id != account.id and not account.is_operator):
+        raise errors.not_found("job", job_id)
+    return job
+
+
+def list_jobs(session: Session, account: Account, *, limit: int, before: str | None) -> Sequence[Job]:
+    """The account's jobs, newest first; `before` is the last id of the page before."""
+    query = select(Job).where(Job.account_id == account.id)
+    if before is not None:
+        query = query.where(Job.id < before)
+    return session.scalars(query.order_by(Job.id.desc()).limit(min(limit, LIST_MAX))).all()
+
+
+def attempts_of(session: Session, job_id: str) -> Sequence[Attempt]:
+    """The job's attempts, first to last."""
+    return session.scalars(
+        select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.fence)
+    ).all()
+
+
+def live_attempt_of(session: Session, job_id: str) -> Attempt | None:
+    """The attempt that runs now, or None."""
+    return session.scalars(
+        select(Attempt).where(Attempt.job_id == job_id, Attempt.state.in_(LIVE_ATTEMPT_STATES))
+    ).one_or_none()
+
+
+def load_work(session: Session, job_id: str, payloads: PayloadBox) -> Work:
+    """The job's request, decrypted. Raises `PayloadError` if it is gone or cannot be opened."""
+    return Work.from_bytes(_open_part(session, job_id, payloads, "request"))
+
+
+def load_result(session: Session, job_id: str, payloads: PayloadBox) -> bytes | None:
+    """The stored answer of an asynchronous job, or None when there is none (any more)."""
+    if session.get(JobPayload, (job_id, "result")) is None:
+        return None
+    return _open_part(session, job_id, payloads, "result")
+
+
+def _open_part(session: Session, job_id: str, payloads: PayloadBox, part: Part) -> bytes:
+    row = session.get(JobPayload, (job_id, part))
+    if row is None:
+        raise PayloadError(f"the {part} of {job_id} is not stored")
+    return payloads.open(row.wrapped_key, row.ciphertext, job_id=job_id, part=part)
+

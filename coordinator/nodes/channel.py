@@ -1,0 +1,190 @@
+"""Held sockets: one channel a connected node, and the fleet of them in this process.
+
+A channel has one writer task with a control lane ahead of the data lane, so that a cancel never
+waits behind offers. Reading never waits for anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import structlog
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from node_agent.protocol import messages as wire
+from node_agent.protocol.signing import encode_bytes
+
+log = structlog.get_logger()
+
+CLOSE_BAD_FRAME: Final = 4400
+CLOSE_UNKNOWN_NODE: Final = 4401
+CLOSE_REVOKED: Final = 4403
+CLOSE_REPLACED: Final = 4409
+CLOSE_PROTOCOL: Final = 4426
+HELLO_SECONDS_MAX: Final = 10.0  # a node answers the challenge at once; this frees dead sockets
+DATA_FRAMES_MAX: Final = 256  # more offers than a node has seats mean that it does not read
+
+
+@dataclass
+class Channel:
+    """A node's socket and the last that it said of itself."""
+
+    node_id: str
+    owner_id: str
+    name: str
+    public_key: str
+    hardware: wire.Hardware
+    socket: WebSocket
+    mode: wire.NodeMode = "ready"
+    free_bytes: int = 0
+    slots: tuple[wire.SlotReport, ...] = ()
+    holds: dict[str, wire.HoldReport] = field(default_factory=dict[str, wire.HoldReport])
+    heard_at: float = field(default_factory=time.monotonic)
+    connected_at: float = field(default_factory=time.monotonic)
+    is_closed: bool = False
+    _control: deque[wire.Message] = field(default_factory=deque[wire.Message])
+    _data: deque[wire.Message] = field(default_factory=deque[wire.Message])
+    _has_work: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def send(self, message: wire.Message) -> bool:
+        """Queue a frame; False if the channel is closed or does not drain."""
+        if self.is_closed:
+            return False
+        is_data = isinstance(message, wire.Offer | wire.Hold)
+        if is_data and len(self._data) >= DATA_FRAMES_MAX:
+            return False
+        (self._data if is_data else self._control).append(message)
+        self._has_work.set()
+        return True
+
+    def is_warm(self, card_revision: str) -> bool:
+        """Whether the node says that this model is loaded."""
+        return any(slot.card_revision == card_revision for slot in self.slots)
+
+    async def write_forever(self) -> None:
+        """Send what is queued until the task is cancelled or the socket breaks."""
+        while True:
+            while self._control or self._data:
+                lane = self._control or self._data
+                await self.socket.send_text(wire.encode(lane.popleft()))
+            self._has_work.clear()
+            await self._has_work.wait()
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close the socket; safe to call twice."""
+        if not self.is_closed:
+            self.is_closed = True
+            with contextlib.suppress(RuntimeError, WebSocketDisconnect, OSError):
+                await self.socket.close(code, reason)
+
+
+class FrameHandler(Protocol):
+    """Who deals with what a node says about attempts."""
+
+    def node_connected(self, channel: Channel, live: Iterable[wire.LiveAttempt]) -> None:
+        """The node is there, with these attempts."""
+        ...
+
+    def node_disconnected(self, channel: Channel, *, graceful: bool) -> None:
+        """The node's socket is gone."""
+        ...
+
+    def frame(self, channel: Channel, message: wire.ToCoordinator) -> None:
+        """A frame about an attempt."""
+        ...
+
+
+class Fleet:
+    """The channels of this process. All methods run on the event loop's thread."""
+
+    def __init__(self) -> None:
+        self.channels: dict[str, Channel] = {}
+        self.on_change: Callable[[], None] = lambda: None
+
+    def get(self, node_id: str) -> Channel | None:
+        """The node's open channel, or None."""
+        return self.channels.get(node_id)
+
+    async def add(self, channel: Channel) -> None:
+        """Take over from an older socket of the same node."""
+        older = self.channels.get(channel.node_id)
+        self.channels[channel.node_id] = channel
+        if older is not None:
+            await older.close(CLOSE_REPLACED, "a newer socket of this node took over")
+        self.on_change()
+
+    def remove(self, channel: Channel) -> bool:
+        """Forget the channel; False if a newer one had already taken its place."""
+        if self.channels.get(channel.node_id) is not channel:
+            return False
+        del self.channels[channel.node_id]
+        self.on_change()
+        return True
+
+
+def make_nonce() -> str:
+    """A challenge: 32 random bytes, base64url."""
+    return encode_bytes(secrets.token_bytes(32))
+
+
+def choose_protocol(hello: wire.Hello) -> wire.Version | None:
+    """The highest version that both sides speak, or None."""
+    ours_low, ours_high = (wire.PROTOCOL_MAJOR, 0), (wire.PROTOCOL_MAJOR, wire.PROTOCOL_MINOR)
+    chosen = min(ours_high, hello.protocol_max)
+    return chosen if chosen >= max(ours_low, hello.protocol_min) else None
+
+
+async def receive_hello(socket: WebSocket, nonce: str) -> wire.Hello | None:
+    """Challenge the socket and read its hello. None (and the socket closed) if it is not one."""
+    await socket.send_text(wire.encode(wire.Challenge(nonce=nonce)))
+    try:
+        frame = await asyncio.wait_for(socket.receive_text(), HELLO_SECONDS_MAX)
+        message = wire.parse_to_coordinator(frame)
+    except (TimeoutError, wire.MalformedFrameError, KeyError, WebSocketDisconnect):
+        message = None
+    if not isinstance(message, wire.Hello) or message.nonce != nonce:
+        with contextlib.suppress(RuntimeError, OSError):
+            await socket.close(CLOSE_BAD_FRAME, "expected a hello with the challenge's nonce")
+        return None
+    return message
+
+
+async def read_frames(channel: Channel, handler: FrameHandler) -> bool:
+    """Hand every frame to `handler` until the socket closes. True if the node said goodbye."""
+    graceful = False
+    while True:
+        try:
+            text = await channel.socket.receive_text()
+            message = wire.parse_to_coordinator(text)
+        except (WebSocketDisconnect, KeyError, RuntimeError):
+            return graceful
+        except wire.UnknownTypeError as error:
+            channel.send(wire.Unsupported(message_type=error.message_type))
+            continue
+        except wire.MalformedFrameError as error:
+            log.warning("bad_frame", node_id=channel.node_id, error=str(error))
+            await channel.close(CLOSE_BAD_FRAME, "malformed frame")
+            return False
+        channel.heard_at = time.monotonic()
+        match message:
+            case wire.Heartbeat():
+                channel.mode, channel.free_bytes = message.mode, message.free_bytes
+                channel.slots = message.slots
+            case wire.HoldReport():
+                channel.holds[message.card_id] = message
+            case wire.Goodbye():
+                graceful = True
+            case wire.Hello():
+                await channel.close(CLOSE_BAD_FRAME, "hello comes once")
+                return False
+            case wire.Unsupported():
+                log.warning("node_lacks_message", node_id=channel.node_id, type=message.message_type)
+            case _:
+                handler.frame(channel, message)
