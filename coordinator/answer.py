@@ -105,8 +105,8 @@ class AnswerText:
     """One answer in the making. Not for several threads at once."""
 
     __slots__ = (
-        "_decoder",
         "_decoded_characters",
+        "_decoder",
         "_emitted_characters",
         "_finished",
         "_held",

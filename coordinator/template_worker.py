@@ -18,7 +18,12 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import IO, Any, ClassVar, Final, cast, final
+from typing import IO, Any, Final, cast, final
+
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 TEXT_CHARACTERS_MAX: Final = 16 << 20
 TEMPLATES_KEPT: Final = 32
@@ -236,25 +241,23 @@ class _RefusedByTemplateError(Exception):
 def template_environment() -> Any:
     """Jinja as chat templates expect it: trimmed blocks, loop controls, `tojson` without HTML
     escapes, `raise_exception`, `strftime_now`, and `generation` blocks taken as their content."""
-    import jinja2
-    import jinja2.ext
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class GenerationBlock(jinja2.ext.Extension):
-        tags: ClassVar[set[str]] = {"generation"}
-
-        def parse(self, parser: Any) -> Any:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    environment = ImmutableSandboxedEnvironment(
+    environment: Any = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
-        extensions=[GenerationBlock, jinja2.ext.loopcontrols],
+        extensions=[_GenerationBlock, loopcontrols],
     )
     environment.filters["tojson"] = _tojson
-    environment.globals.update({"raise_exception": _raise_exception, "strftime_now": _strftime_now})
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
     return environment
+
+
+class _GenerationBlock(Extension):
+    tags = {"generation"}  # noqa: RUF012  # Declared so by the base class.
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def _tojson(

@@ -194,7 +194,7 @@ def _tokenizer_of(source: str, named: Mapping[str, str]) -> Tokenizer:
         raise TokenizerFilesError(f"tokenizer.json is not usable: {str(error)[:200]}") from None
     # A token that the configuration names is special, whatever tokenizer.json says of it.
     known = [text for text in named.values() if tokenizer.token_to_id(text) is not None]
-    _ = tokenizer.add_special_tokens(known)
+    _ = tokenizer.add_special_tokens(known)  # pyright: ignore[reportUnknownMemberType]
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
