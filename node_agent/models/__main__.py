@@ -53,8 +53,10 @@ class Reporter:
 
 
 def read_card(path: Path) -> ModelCard:
-    """Parse a card. Raises `ValueError` with the field at fault, `OSError`."""
+    """Parse a card, TOML or (by its suffix) JSON. Raises `ValueError` naming the field, `OSError`."""
     try:
+        if path.suffix == ".json":
+            return ModelCard.model_validate_json(path.read_bytes())
         return ModelCard.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]

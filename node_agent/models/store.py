@@ -1,10 +1,10 @@
 """The cache of models: one folder per card and revision, whole or absent, shared by processes.
 
-    <cache>/<card id>/<first 16 digits of the revision>/
-        .lock          held while fetching, so that two nodes on one machine fetch once
-        fetch/         downloads under way; an interrupted one goes on from here
-        model/         the finished folder, which appears by one rename
-        tokenizer/     tokenizer.json and chat_template.jinja alone, for who needs no weights
+<cache>/<card id>/<first 16 digits of the revision>/
+    .lock          held while fetching, so that two nodes on one machine fetch once
+    fetch/         downloads under way; an interrupted one goes on from here
+    model/         the finished folder, which appears by one rename
+    tokenizer/     tokenizer.json and chat_template.jinja alone, for who needs no weights
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,7 +143,7 @@ class ModelStore:
         ]
 
     @contextmanager
-    def _locked(self, card: ModelCard) -> Iterator[Path]:
+    def _locked(self, card: ModelCard) -> Generator[Path, None, None]:
         place = self.path_of(card)
         try:
             (place / "fetch").mkdir(parents=True, exist_ok=True)
@@ -236,9 +236,9 @@ class ModelStore:
         """Whether a local folder's hashes were checked and no file was touched since."""
         source = cast("LocalFolder", card.source)
         try:
-            noted = cast("dict[str, object]", json.loads(
-                (self.path_of(card) / "checked.json").read_bytes()
-            ))
+            noted = cast(
+                "dict[str, object]", json.loads((self.path_of(card) / "checked.json").read_bytes())
+            )
             folder = self._local_folder(source)
             stamps: dict[str, object] = {f.name: _stamp(folder / f.name) for f in source.files}
         except (OSError, ValueError, ModelUnavailableError):

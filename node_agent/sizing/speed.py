@@ -14,6 +14,9 @@ from node_agent.sizing.memory import kv_bytes_per_token, weights_bytes
 
 # Share of the memory bandwidth that decoding reaches (assumed; a node's self-test corrects it).
 DECODE_EFFICIENCY: Final = 0.6
+# On MLX's CPU backend one thread does the arithmetic: 7.2-8.8 tokens a second of 538 MB each,
+# where one core copies 19 GB a second (measured with SmolLM2 135M in float32).
+CPU_DECODE_EFFICIENCY: Final = 0.2
 # Share of a GPU's claimed fp16 arithmetic that a prefill's matrix products reach (assumed).
 PREFILL_EFFICIENCY: Final = 0.4
 # Prompt tokens per decoded token on MLX's CPU backend: 85-113 to 7.2-8.8 a second, measured with
@@ -40,7 +43,8 @@ def decode_seconds_per_token(
     Every weight is read once per token, and the cache of the `context_tokens` before it.
     """
     read = weights_bytes(card) + context_tokens * kv_bytes_per_token(card)
-    return read / (DECODE_EFFICIENCY * hardware.bandwidth_bytes_per_second)
+    efficiency = DECODE_EFFICIENCY if hardware.accelerated else CPU_DECODE_EFFICIENCY
+    return read / (efficiency * hardware.bandwidth_bytes_per_second)
 
 
 def prefill_seconds(card: ModelCard, tokens: int, hardware: Hardware) -> float:

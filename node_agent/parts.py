@@ -1,0 +1,26 @@
+"""Put an agent's parts together from its home and configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from node_agent.agent import NodeParts
+from node_agent.identity import load_identity
+from node_agent.models.store import ModelStore
+from node_agent.protocol.messages import Hardware
+from node_agent.settings import LinkSettings, NodeConfig
+from node_agent.state import CoreSettings
+
+
+def make_parts(home: Path, config: NodeConfig, hardware: Hardware) -> NodeParts:
+    """Raises `SettingsError` if the key is damaged."""
+    models_dir = Path(config.models_dir) if config.models_dir else None
+    return NodeParts(
+        home=home,
+        config=config,
+        identity=load_identity(home),
+        hardware=hardware,
+        store=ModelStore(models_dir=models_dir),
+        core=CoreSettings(lent_bytes=hardware.lent_bytes, width=config.width),
+        link=LinkSettings(),
+    )

@@ -1,0 +1,69 @@
+"""What a running node tells its owner: a small file in its home, and a lock while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from node_agent.settings import SettingsError, write_atomically
+
+
+class Status(BaseModel):
+    """A node as it was a second ago; holds no prompt, answer or job id."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    pid: int
+    state: str
+    coordinator: str
+    name: str
+    card_id: str | None = None
+    card_phase: str | None = None
+    attempts: int = 0
+    unsettled: int = 0
+
+
+def write_status(home: Path, status: Status) -> None:
+    write_atomically(home / "status.json", status.model_dump_json(indent=2).encode() + b"\n")
+
+
+def read_status(home: Path) -> Status | None:
+    """The status of the node that runs from this home, or None if none runs."""
+    if not is_running(home):
+        return None
+    try:
+        return Status.model_validate_json((home / "status.json").read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def is_running(home: Path) -> bool:
+    """Whether a process holds this home's lock; the system frees it when the process dies."""
+    if not (home / "node.lock").exists():
+        return False
+    try:
+        with FileLock(home / "node.lock", timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+@contextmanager
+def running(home: Path) -> Generator[None, None, None]:
+    """Hold the home's lock. Raises `SettingsError` if another process runs this node."""
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = FileLock(home / "node.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise SettingsError(
+            f"{home}: this node runs already. Stop it first, or name another --home"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
