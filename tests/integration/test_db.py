@@ -1,0 +1,144 @@
+"""Sessions and engines of both databases."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from coordinator import db
+from coordinator.db import Database, DatabaseBusy, DatabaseFull, DatabaseUnavailable, make_engine
+
+ADD = text("UPDATE ledger_chain SET recorded_us = recorded_us + 1")
+READ = text("SELECT recorded_us FROM ledger_chain")
+
+
+def test_a_write_is_committed_and_a_failed_one_is_not(database: Database) -> None:
+    with database.write() as session:
+        session.execute(ADD)
+    with pytest.raises(ZeroDivisionError), database.write() as session:
+        session.execute(ADD)
+        raise ZeroDivisionError
+    with database.read() as session:
+        assert session.execute(READ).scalar_one() == 1
+
+
+def test_a_read_session_cannot_write_and_the_next_session_can(database: Database) -> None:
+    with pytest.raises(DBAPIError), database.read() as session:
+        session.execute(ADD)
+    with database.write() as session:
+        session.execute(ADD)
+
+
+def test_a_read_session_sees_one_moment(database: Database) -> None:
+    with database.read() as reader:
+        assert reader.execute(READ).scalar_one() == 0
+        with database.write() as writer:
+            writer.execute(ADD)
+        assert reader.execute(READ).scalar_one() == 0
+    with database.read() as reader:
+        assert reader.execute(READ).scalar_one() == 1
+
+
+def test_writers_do_not_lose_each_others_work(database: Database) -> None:
+    def add(_: int) -> None:
+        for _ in range(10):
+            with database.write() as session:
+                session.execute(ADD)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(8)))
+    with database.read() as session:
+        assert session.execute(READ).scalar_one() == 80
+
+
+def test_an_unused_write_session_blocks_nobody(database: Database) -> None:
+    with database.write(), database.write() as session:
+        session.execute(ADD)
+
+
+def test_a_writer_that_waits_too_long_is_told_so(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(db, "BUSY_TIMEOUT_SECONDS", 0.1)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with database.write() as session:
+            session.execute(ADD)
+            held.set()
+            done.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    try:
+        with pytest.raises(DatabaseBusy), database.write() as session:
+            if database.engine.dialect.name == "postgresql":
+                session.execute(text("SET LOCAL lock_timeout = '100ms'"))
+            session.execute(ADD)
+    finally:
+        done.set()
+        holder.join()
+    with database.write() as session:
+        session.execute(ADD)
+    with database.read() as session:
+        assert session.execute(READ).scalar_one() == 2
+
+
+def test_the_clock_is_utc_microseconds(database: Database) -> None:
+    with database.read() as session:
+        first = database.now_us(session)
+        second = database.now_us(session)
+    assert abs(first - time.time_ns() // 1000) < 5_000_000
+    assert second >= first and isinstance(first, int)
+    virtual = Database(database.engine, clock_us=lambda: 42)
+    with virtual.read() as session:
+        assert virtual.now_us(session) == 42
+
+
+def test_errors_do_not_show_values(database: Database) -> None:
+    with pytest.raises(DBAPIError) as caught, database.write() as session:
+        session.execute(text("SELECT * FROM nothing WHERE secret = :value"), {"value": "marker-text"})
+    assert "marker-text" not in str(caught.value)
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    database = Database(make_engine(f"sqlite:///{tmp_path / 'small.db'}"))
+    with database.write() as session:
+        session.execute(text("CREATE TABLE t (x BLOB)"))
+        session.execute(text("PRAGMA max_page_count = 10"))
+    with pytest.raises(DatabaseFull, match="no space left"), database.write() as session:
+        session.execute(text("INSERT INTO t VALUES (zeroblob(1000000))"))
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:////nowhere/at/all.db", "postgresql+psycopg://someone:hunter2@127.0.0.1:1/mlx"]
+)
+def test_a_database_that_is_not_there_is_named_without_its_password(url: str) -> None:
+    database = Database(make_engine(url))
+    with (
+        pytest.raises(DatabaseUnavailable, match="cannot reach the database") as caught,
+        database.read() as session,
+    ):
+        session.execute(text("SELECT 1"))
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["mysql://x/y", "sqlite://", "sqlite:///:memory:", "nonsense"])
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="DATABASE_URL"):
+        make_engine(url)
+
+
+def test_a_lost_connection_is_replaced(database: Database) -> None:
+    if database.engine.dialect.name != "postgresql":
+        pytest.skip("SQLite has no server")
+    with pytest.raises(DatabaseUnavailable), database.write() as session:
+        session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+    with database.write() as session:
+        session.execute(ADD)
