@@ -74,12 +74,9 @@ def openai_body(error: ApiError) -> dict[str, dict[str, str | None]]:
 
 def shown_name(name: str) -> str:
     """A name that a caller made up, fit for a message: printable ASCII, clipped."""
-    printable = name.encode("ascii", "backslashreplace").decode("ascii")
-    return (
-        printable
-        if len(printable) <= NAME_CHARACTERS_MAX
-        else printable[:NAME_CHARACTERS_MAX] + "..."
-    )
+    clipped = name[:NAME_CHARACTERS_MAX]
+    shown = clipped if clipped.isascii() and clipped.isprintable() else ascii(clipped)[1:-1]
+    return shown if len(name) <= NAME_CHARACTERS_MAX else shown + "..."
 
 
 # -- 400: the request ----------------------------------------------------------------------------
