@@ -68,9 +68,11 @@ class RunnerHost:
             detail = str(error)
         finally:
             self._is_over = True
-            await self._process.close()
-        log.info("runner_exited", detail=detail)
+        # Reported in the same step as the failures of its runs, so that no new offer falls
+        # between them and is given to a child that has gone.
         self._on_event(RunnerExited(self._generation, detail))
+        log.info("runner_exited", detail=detail)
+        await self._process.close()
 
     async def _hear(self) -> str:
         feeder = asyncio.create_task(self._feed())

@@ -476,13 +476,24 @@ class NodeState:
         if event.generation in self._closing:
             self._closing.discard(event.generation)
         elif self.slot is not None and self.slot.generation == event.generation:
-            loaded = self.slot.phase is SlotPhase.READY
-            self.slot = None
-            self.runs.clear()
-            self._fail_live("runner_crashed" if loaded else "load_failed", event.detail)
+            self._on_crash(self.slot, event.detail)
         else:
             return
         self._runner_bytes = 0
+
+    def _on_crash(self, slot: Slot, detail: str) -> None:
+        self.runs.clear()
+        if slot.phase is not SlotPhase.READY:
+            self.slot = None
+            self._fail_live("load_failed", detail)
+            return
+        for attempt in list(self.attempts.values()):
+            if attempt.is_running:
+                self._fail(attempt, attempt.stop_code or "runner_crashed", detail)
+        # Who only waited has not failed: the model is loaded once more for them.
+        slot.phase, slot.generation = SlotPhase.LOADING, None
+        if self.live_count == 0:
+            self.slot = None
 
     # -- ends ------------------------------------------------------------------------------------
 
