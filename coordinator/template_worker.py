@@ -88,13 +88,26 @@ class TemplateWorkers:
             self._free.put(child)
         return _text_of(answer)
 
+    def pids(self) -> list[int]:
+        """Process ids of the children there are."""
+        with self._lock:
+            return [child.pid for child in self._children]
+
     def close(self) -> None:
-        """End every child. Renderings under way fail."""
+        """End every child. Renderings under way fail, and so do later ones."""
         with self._lock:
             self._closed = True
-            children = tuple(self._children)
-        for child in children:
-            self._end(child)
+            # Pipes in use are closed by their user, who sees the child's end.
+            for child in self._children:
+                child.terminate()
+        idle: list[_Child | None] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                idle.append(self._free.get_nowait())
+        for child in idle:
+            if child is not None:
+                self._end(child)
+            self._free.put(None)
 
     def _start(self) -> _Child:
         child = _Child(self._memory_bytes)
@@ -151,8 +164,17 @@ class _Child:
         answer = self._await_line(line, time.monotonic() + limit_seconds)
         return cast("Mapping[str, object]", json.loads(answer))
 
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    def terminate(self) -> None:
+        """End the process alone; whoever talks to it sees its end."""
+        self._process.kill()
+
     def kill(self) -> None:
-        """End the process and its pipes."""
+        """End the process and close its pipes."""
         self._process.kill()
         with contextlib.suppress(OSError):
             self._stdin.close()
