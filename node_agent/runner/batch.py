@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from node_agent.runner import engine
-from node_agent.runner.engine import Generator, Model, TokenResponse
+from node_agent.runner.engine import Generator, Model, PromptResponse, TokenResponse
 from node_agent.runner.messages import Run
 from node_agent.runner.outbox import Outbox
 from node_agent.runner.sampling import Chooser
@@ -39,7 +39,7 @@ class Batch:
         make_chooser: Callable[[Run, int], Chooser] = Chooser,
     ) -> None:
         self._model = model
-        self._outbox = outbox
+        self.outbox = outbox
         self._width, self._prefill_step = width, prefill_step
         self._make_chooser = make_chooser
         self._generator = self._fresh()
@@ -64,9 +64,9 @@ class Batch:
             check_run(run, self._model.limits)
             self._insert(run)
         except RequestInvalidError as error:
-            self._outbox.failed(run.key, "request_invalid", str(error))
+            self.outbox.failed(run.key, "request_invalid", str(error))
         except Exception as error:  # noqa: BLE001 - one run's fault must not end the others
-            self._outbox.failed(run.key, "internal", f"cannot start: {type(error).__name__}")
+            self.outbox.failed(run.key, "internal", f"cannot start: {type(error).__name__}")
 
     def _insert(self, run: Run) -> None:
         chooser = self._make_chooser(run, self._model.logits_width)
@@ -79,7 +79,7 @@ class Batch:
         )
         self._live[uid] = _Live(run.key, chooser)
         self._uids[run.key] = uid
-        self._outbox.open(run.key)
+        self.outbox.open(run.key)
 
     def stop(self, key: str) -> None:
         """End a run between two tokens; an unknown key is one that has just ended."""
@@ -87,7 +87,7 @@ class Batch:
         if uid is not None:
             self._generator.remove([uid])
             self._forget(uid)
-            self._outbox.ended(key, "cancelled")
+            self.outbox.ended(key, "cancelled")
 
     def _forget(self, uid: int) -> None:
         del self._uids[self._live.pop(uid).key]
@@ -100,36 +100,39 @@ class Batch:
             self._start_afresh(type(error).__name__)
             return
         for prompt in prompts:
-            done, total = prompt.progress
-            # The last prompt token is read together with the first draw: one report, not two.
-            if prompt.end_of_prompt or done < total - 1:
-                self._outbox.prefilled(self._live[prompt.uid].key, done, total)
+            self._tell_progress(prompt)
         for token in tokens:
             self._take(token)
 
-    def _take(self, response: TokenResponse) -> None:
-        run = self._live[response.uid]
+    def _tell_progress(self, response: PromptResponse) -> None:
+        run, (done, total) = self._live[response.uid], response.progress
+        # The last prompt token is read together with the first draw: one report, not two.
+        if response.end_of_prompt or done < total - 1:
+            self.outbox.prefilled(run.key, done, total)
         if run.chooser.failure is not None:
-            self._expel(response, run)
-            return
-        reason = response.finish_reason
-        # The score of an end token is drawn too, to keep scores and tokens in step.
+            self._expel(response.uid, run)
+
+    def _take(self, response: TokenResponse) -> None:
+        """Pass a token on. It was drawn one step ago, so a draw that failed in this step is
+        the next token's, and the run is expelled before that is due."""
+        run, reason = self._live[response.uid], response.finish_reason
         score = run.chooser.next_score() if run.chooser.scores_tokens else None
         if reason != "stop":
-            self._outbox.token(run.key, response.token, score)
+            self.outbox.token(run.key, response.token, score)
         if reason is not None:
             self._forget(response.uid)
-            self._outbox.ended(run.key, "eos" if reason == "stop" else "length")
+            self.outbox.ended(run.key, "eos" if reason == "stop" else "length")
+        elif run.chooser.failure is not None:
+            self._expel(response.uid, run)
 
-    def _expel(self, response: TokenResponse, run: _Live) -> None:
-        if response.finish_reason is None:
-            self._generator.remove([response.uid])
-        self._forget(response.uid)
-        self._outbox.failed(run.key, "request_invalid", run.chooser.failure or "")
+    def _expel(self, uid: int, run: _Live) -> None:
+        self._generator.remove([uid])
+        self._forget(uid)
+        self.outbox.failed(run.key, "request_invalid", run.chooser.failure or "")
 
     def _start_afresh(self, why: str) -> None:
         for run in list(self._live.values()):
-            self._outbox.failed(run.key, "internal", f"the batch failed: {why}")
+            self.outbox.failed(run.key, "internal", f"the batch failed: {why}")
         self._live.clear()
         self._uids.clear()
         self._generator.close()

@@ -126,5 +126,5 @@ def _score(score: Scored) -> str:
 
 
 def _number(logprob: float) -> str:
-    # Written so that NaN falls to the floor too.
-    return repr(logprob) if logprob > LOGPROB_MIN else repr(LOGPROB_MIN)
+    # Rounding may lift a certainty above 0; a model that computes NaN or infinity is not certain.
+    return repr(min(logprob, 0.0) if LOGPROB_MIN < logprob < math.inf else LOGPROB_MIN)

@@ -230,7 +230,8 @@ class RunnerProcess:
             # Both ends are one build: such a line means that the child's memory is corrupt.
             self._stderr += b"\nrunner process: an unreadable line, killed\n"
             self._kill(child)
-        self._finish(await self._wait_or_kill(child))
+        finally:
+            self._finish(await self._wait_or_kill(child))
 
     def _hear(self, message: FromRunner) -> None:
         match message:

@@ -95,8 +95,12 @@ class Loop:
             mx.clear_cache()
             self._obey(self._commands.get())
             self._alive_at = time.monotonic()
+        elif self._commands.empty():
+            return
         while not self._commands.empty():
             self._obey(self._commands.get())
+        # What a command has ended is told before the next step, which may be long.
+        self._outbox.settle(time.monotonic(), 0.0)
 
     def _obey(self, command: Command) -> None:
         match command:
