@@ -57,6 +57,25 @@ def test_writers_do_not_lose_each_others_work(database: Database) -> None:
         assert session.execute(READ).scalar_one() == 80
 
 
+def test_writers_of_several_processes_may_read_before_they_write(database_url: str) -> None:
+    """Each `Database` stands for a process: they share no lock but the database's own."""
+    processes = [Database(make_engine(database_url)) for _ in range(4)]
+    locking = "" if database_url.startswith("sqlite") else " FOR UPDATE"
+
+    def add(process: Database) -> None:
+        for _ in range(15):
+            with process.write() as session:
+                seen = session.execute(text(f"SELECT recorded_us FROM ledger_chain{locking}")).scalar_one()
+                session.execute(text("UPDATE ledger_chain SET recorded_us = :next"), {"next": seen + 1})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, processes))
+    with processes[0].read() as session:
+        assert session.execute(READ).scalar_one() == 60
+    for process in processes:
+        process.close()
+
+
 def test_an_unused_write_session_blocks_nobody(database: Database) -> None:
     with database.write(), database.write() as session:
         session.execute(ADD)
