@@ -59,7 +59,10 @@ def write_gguf(path: Path, **changes: Any) -> Path:
 def test_it_encodes_as_the_gguf_says(tmp_path: Path) -> None:
     write_tokenizer(write_gguf(tmp_path / "a.gguf"), tmp_path / "out")
     tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
-    encode = lambda text: tokenizer.encode(text, add_special_tokens=False).tokens
+
+    def encode(text: str) -> list[str]:
+        return tokenizer.encode(text, add_special_tokens=False).tokens
+
     assert encode("hello") == ["hell", "o"]
     assert encode("<|im_start|>he<tool>") == ["<|im_start|>", "he", "<tool>"]
     # SmolLM2's tokenizer keeps digits apart, whatever the merges say.
