@@ -46,7 +46,8 @@ class LedgerDamaged(Exception):
 def ensure_accounts(connection: Connection, account_ids: Iterable[str], *, now_us: int) -> None:
     """Make the accounts that do not exist yet, with balance 0; leave the others alone.
 
-    Raises ValueError if an id is malformed. Only `issuance` may go below zero.
+    The migrations make `issuance`, `fee` and `treasury`; only `issuance` may go below zero. Raises
+    ValueError if an id is malformed.
     """
     rows = [
         {

@@ -34,6 +34,11 @@ def upgrade() -> None:
             sa.bindparam("head", hashlib.sha256(b"").digest(), sa.LargeBinary)
         )
     )
+    for account_id, floor in (("issuance", "NULL"), ("fee", "0"), ("treasury", "0")):
+        op.execute(
+            "INSERT INTO ledger_accounts (id, kind, floor_umlx, posted_umlx, held_umlx, created_us) "
+            f"VALUES ('{account_id}', '{account_id}', {floor}, 0, 0, 0)"
+        )
     if op.get_bind().dialect.name == "postgresql":
         _create_postgresql_triggers()
     else:

@@ -230,7 +230,6 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f("ix_job_payloads_expires_us"), ["expires_us"], unique=False)
 
 
-
 def downgrade() -> None:
     with op.batch_alter_table("job_payloads", schema=None) as batch_op:
         batch_op.drop_index(batch_op.f("ix_job_payloads_expires_us"))

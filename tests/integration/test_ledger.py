@@ -32,7 +32,7 @@ from ledger.commands import (
 
 NOW_US = 1_800_000_000_000_000
 HOUR_US = 3_600_000_000
-ACCOUNTS = ("issuance", "fee", "treasury", "user:a", "user:b", "user:c")
+ACCOUNTS = ("user:a", "user:b", "user:c")
 
 
 def run(database: Database, *commands: Command, now_us: int = NOW_US) -> list[Outcome]:

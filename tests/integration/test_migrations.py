@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 import migrations
 from coordinator.db import Database, make_engine, migrate
+from ledger import statements
 from migrations.metadata import target_metadata
 from tests.fixtures.databases import NewDatabase
 
@@ -69,6 +70,8 @@ def test_an_empty_database_is_brought_to_the_head(empty_database_url: str) -> No
     with engine.connect() as connection:
         assert migrations.current_revision(connection) == migrations.head_revision()
         assert connection.execute(text("SELECT seq FROM ledger_chain")).scalar_one() == 0
+        assert statements.trial_balance(connection) == [("fee", 0, 0), ("issuance", 0, 0), ("treasury", 0, 0)]
+        assert statements.reconcile(connection) == []
     engine.dispose()
 
 

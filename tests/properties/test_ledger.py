@@ -173,7 +173,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @initialize(amount=st.integers(0, 200))
     def open_books(self, amount: int) -> None:
         with self.database.write() as session:
-            book.ensure_accounts(session.connection(), KNOWN, now_us=START_US)
+            book.ensure_accounts(session.connection(), USERS, now_us=START_US)
         if amount:
             self.send([Mint(id=self.fresh(), account_id="user:a", amount_umlx=amount)])
 
@@ -323,7 +323,7 @@ def _journal_of(new: NewDatabase, batches: list[list[Command]]) -> list[tuple[ob
     with new() as url:
         database = Database(make_engine(url))
         with database.write() as session:
-            book.ensure_accounts(session.connection(), KNOWN, now_us=START_US)
+            book.ensure_accounts(session.connection(), USERS, now_us=START_US)
         for batch in batches:
             with database.write() as session:
                 book.apply(session.connection(), batch, now_us=START_US)
