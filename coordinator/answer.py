@@ -122,7 +122,7 @@ class AnswerText:
         self._vocabulary: Final = vocabulary
         self._decoder: Final = codecs.getincrementaldecoder("utf-8")("replace")
         self._matchers: Final = [_StopMatcher(text) for text in stop]
-        self._queue: deque[tuple[int, LoggedToken]] = deque()
+        self._queue: Final[deque[tuple[int, LoggedToken]]] = deque()
         self._held = ""
         self._decoded_characters = 0
         self._emitted_characters = 0
@@ -133,7 +133,8 @@ class AnswerText:
     @property
     def completion_tokens(self) -> int:
         """Tokens of the answer, special ones and those of the stop string included; tokens pushed
-        after the one that completed a stop string are not counted."""
+        after the one that completed a stop string are not counted.
+        """
         return self._tokens
 
     @property
@@ -228,7 +229,6 @@ class AnswerText:
         self._finished = "stop"
         while self._queue and self._queue[-1][1].text_offset >= cut:
             _ = self._queue.pop()
-        self._queue = deque((cut, logged) for _, logged in self._queue)
         return self._emit(cut, "stop")
 
     def _emit(self, until: int, finished: AnswerEnd | None) -> Delta:
@@ -286,9 +286,7 @@ def _fallbacks(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _logged(
-    vocabulary: Vocabulary, token_id: int, logprob: TokenLogprob, text_offset: int
-) -> LoggedToken:
+def _logged(vocabulary: Vocabulary, token_id: int, logprob: TokenLogprob, text_offset: int) -> LoggedToken:
     data = vocabulary.pieces[token_id]
     top = tuple(
         TopToken(_text(piece), piece, _clamped(value))

@@ -89,9 +89,7 @@ def malformed_json(why: str) -> ApiError:
 
 def missing_parameter(param: str) -> ApiError:
     """A field that the endpoint cannot do without is absent or null."""
-    return ApiError(
-        400, "missing_required_parameter", f"Missing required parameter: '{param}'.", param=param
-    )
+    return ApiError(400, "missing_required_parameter", f"Missing required parameter: '{param}'.", param=param)
 
 
 def unknown_parameter(param: str) -> ApiError:
@@ -167,9 +165,7 @@ def invalid_api_key() -> ApiError:
 
 def permission_denied(what: str) -> ApiError:
     """The key is good and lacks the scope; `what` says which."""
-    return ApiError(
-        403, "permission_denied", f"This API key may not {what}.", type="permission_error"
-    )
+    return ApiError(403, "permission_denied", f"This API key may not {what}.", type="permission_error")
 
 
 def model_not_found(model: str, nearest: Sequence[str]) -> ApiError:
@@ -294,6 +290,4 @@ def workers_busy() -> ApiError:
 def internal_error(reference: str | None = None) -> ApiError:
     """A fault of ours; `reference` finds it in the logs."""
     note = f" Reference: {reference}." if reference else ""
-    return ApiError(
-        500, "internal_error", f"Something broke on our side.{note}", type="server_error"
-    )
+    return ApiError(500, "internal_error", f"Something broke on our side.{note}", type="server_error")

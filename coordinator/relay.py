@@ -128,6 +128,17 @@ class Relay:
                 counts[live.attempt.node_id] = counts.get(live.attempt.node_id, 0) + 1
         return counts
 
+    def forecast_seconds(self) -> float:
+        """When the first seat may come free, from the progress of what runs; a guess, no promise."""
+        now = time.time_ns() // 1000
+        left = [self._settings.max_wait_seconds]
+        for live in self._jobs.values():
+            first_us = live.attempt.first_token_us if live.attempt is not None else None
+            if first_us is not None and live.token_ids:
+                per_token = (now - first_us) / 1e6 / len(live.token_ids)
+                left.append(per_token * (live.work.max_tokens - len(live.token_ids)))
+        return min(left)
+
     def cancel(self, job_id: str, *, reason: CancelReason, error: ApiError | None = None) -> bool:
         """End a job now at what was relayed, and tell its node. False if it had ended."""
         live = self._jobs.get(job_id)
@@ -356,19 +367,19 @@ class Relay:
 
     # -- nodes coming and going ------------------------------------------------------------------
 
-    def node_connected(self, channel: Channel, attempts: Iterable[wire.LiveAttempt]) -> None:
+    def node_connected(self, channel: Channel, live: Iterable[wire.LiveAttempt]) -> None:
         """Go on with the attempts that node and relay both know; close all others."""
-        theirs = {(live.job_id, live.fence) for live in attempts}
-        for live in list(self._jobs.values()):
-            attempt = live.attempt
-            if attempt is None or attempt.node_id != channel.node_id or live.is_ending:
+        theirs = {(attempt.job_id, attempt.fence) for attempt in live}
+        for job in list(self._jobs.values()):
+            attempt = job.attempt
+            if attempt is None or attempt.node_id != channel.node_id or job.is_ending:
                 continue
             attempt.gone_since = None
-            if (live.job_id, attempt.fence) in theirs:
-                theirs.discard((live.job_id, attempt.fence))
-                self._ask_again(channel, live, attempt)
+            if (job.job_id, attempt.fence) in theirs:
+                theirs.discard((job.job_id, attempt.fence))
+                self._ask_again(channel, job, attempt)
             else:
-                self.drop_attempt(live, "lost", "node_restarted", is_fault=True)
+                self.drop_attempt(job, "lost", "node_restarted", is_fault=True)
         for job_id, fence in theirs:
             channel.send(wire.Cancel(job_id=job_id, fence=fence, reason="lost"))
             channel.send(wire.Settled(job_id=job_id, fence=fence))

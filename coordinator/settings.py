@@ -7,9 +7,12 @@ environment.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 
 
 class Settings(BaseSettings):
@@ -73,3 +76,11 @@ class Settings(BaseSettings):
     def origin(self) -> str:
         """Scheme, host and port that nodes and clients use."""
         return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """All that nodes may have typed for this coordinator: its origin, and on a loopback
+        address the other names of it."""
+        if self.public_url is None and self.host in LOOPBACK_HOSTS:
+            return tuple(f"http://{host}:{self.port}" for host in LOOPBACK_HOSTS)
+        return (self.origin,)

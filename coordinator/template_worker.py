@@ -147,7 +147,8 @@ class _Child:
             env={},
             bufsize=0,
         )
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._stdin: Final[IO[bytes]] = self._process.stdin
         self._stdout: Final[IO[bytes]] = self._process.stdout
         os.set_blocking(self._stdin.fileno(), False)
@@ -156,7 +157,8 @@ class _Child:
 
     def exchange(self, line: bytes, limit_seconds: float) -> Mapping[str, object]:
         """Send a line, get a line. Raises `TemplateError` on overrun and on a dead child, which
-        must then be killed."""
+        must then be killed.
+        """
         if not self._is_warm:
             # Starting Python is not the template's fault, so it has its own, longer limit.
             _ = self._await_line(b"", time.monotonic() + 10 * limit_seconds + 10)
@@ -262,7 +264,8 @@ class _RefusedByTemplateError(Exception):
 
 def template_environment() -> Any:
     """Jinja as chat templates expect it: trimmed blocks, loop controls, `tojson` without HTML
-    escapes, `raise_exception`, `strftime_now`, and `generation` blocks taken as their content."""
+    escapes, `raise_exception`, `strftime_now`, and `generation` blocks taken as their content.
+    """
     environment: Any = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,

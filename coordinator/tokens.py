@@ -49,9 +49,7 @@ class TokenizerFilesError(ValueError):
 class CardTokenizer:
     """Tokenizer and template of one model folder. Thread safe, stateless after loading."""
 
-    def __init__(
-        self, folder: Path, workers: TemplateWorkers, *, model_vocab: int | None = None
-    ) -> None:
+    def __init__(self, folder: Path, workers: TemplateWorkers, *, model_vocab: int | None = None) -> None:
         """Load `tokenizer.json`, and `tokenizer_config.json` and `chat_template.jinja` if there.
 
         `model_vocab` is the card's vocabulary size: models pad theirs beyond the tokenizer's.
@@ -90,7 +88,8 @@ class CardTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """A raw prompt's ids: special tokens are parsed, and what the tokenizer puts before a
-        text (usually BOS, unless the text begins with it) is put."""
+        text (usually BOS, unless the text begins with it) is put.
+        """
         bos = self._named.get("bos_token")
         add = not (bos and text.startswith(bos))
         return self._tokenizer.encode(text, add_special_tokens=add).ids
@@ -235,8 +234,10 @@ def _template_of(folder: Path, config: dict[str, Any]) -> str | None:
 
 
 def _alternation(texts: Iterable[str]) -> re.Pattern[str] | None:
-    longest_first = sorted((text for text in texts if text), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+    # Where one token's text holds another's the order is of no matter: whatever special id
+    # comes to touch a hidden place is spelled out.
+    alternatives = "|".join(re.escape(text) for text in texts if text)
+    return re.compile(alternatives) if alternatives else None
 
 
 def _decoder_of(source: str) -> list[Decoder]:
@@ -284,7 +285,8 @@ def _byte_level_piece(text: str) -> bytes:
 
 def _byte_alphabet() -> dict[str, int]:
     """GPT-2's alphabet: printable bytes of Latin-1 stand for themselves, the others, in order,
-    for the characters from U+0100 on (Radford et al. 2019, `encoder.py`)."""
+    for the characters from U+0100 on (Radford et al. 2019, `encoder.py`).
+    """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (byte for byte in range(256) if byte not in printable)
     return {chr(byte): byte for byte in printable} | {

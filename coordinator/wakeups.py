@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import AsyncGenerator
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 from redis.asyncio import Redis
@@ -80,7 +80,7 @@ class RedisWakeups(LocalWakeups):
     def __init__(self, url: str) -> None:
         super().__init__()
         # Blocking reads must not time out: the client's default of 5 s cuts idle subscriptions.
-        self._redis: Redis = Redis.from_url(url, socket_timeout=None, health_check_interval=30)
+        self._redis: Any = Redis.from_url(url, socket_timeout=None, health_check_interval=30)  # pyright: ignore[reportUnknownMemberType]
         self._listener: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

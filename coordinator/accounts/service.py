@@ -52,7 +52,7 @@ def create_account(session: Session, name: str, *, grant_umlx: int = 0, is_opera
     account = Account(id=new_id("acct"), name=name, is_operator=is_operator, created_us=now_us)
     session.add(account)
     session.flush()
-    book.ensure_accounts(session.connection(), [account.ledger_account])
+    book.ensure_accounts(session.connection(), [account.ledger_account], now_us=now_us)
     if grant_umlx:
         grant(session, account, grant_umlx)
     return account

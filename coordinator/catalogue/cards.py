@@ -22,10 +22,11 @@ class CatalogueError(ValueError):
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All cards by id, and the names that point to them."""
+    """All cards by id, the names that point to them, and the file that each was read from."""
 
     cards: Mapping[str, ModelCard]
     aliases: Mapping[str, str]
+    files: Mapping[str, Path]
 
     def resolve(self, name: str) -> ModelCard | None:
         """The card that a submitter's `name` (id or alias) means, or None."""
@@ -79,6 +80,7 @@ def load_catalogue(folders: Iterable[Path] = ()) -> Catalogue:
     """
     cards: dict[str, ModelCard] = {}
     aliases: dict[str, str] = {}
+    files: dict[str, Path] = {}
     for folder in (BUILT_IN, *folders):
         for path in sorted(folder.glob("*.toml")):
             if path.name == ALIASES_FILE:
@@ -87,6 +89,7 @@ def load_catalogue(folders: Iterable[Path] = ()) -> Catalogue:
             if card.id in cards:
                 raise CatalogueError(f"{path.name}: id: {card.id} is already the id of a card")
             cards[card.id] = card
+            files[card.id] = path
         aliases |= _read_aliases(folder / ALIASES_FILE)
     for card in cards.values():
         if isinstance(card.source, HubRepo):
@@ -96,4 +99,4 @@ def load_catalogue(folders: Iterable[Path] = ()) -> Catalogue:
             raise CatalogueError(f"{ALIASES_FILE}: {alias}: no card has the id {target}")
         if alias in cards:
             raise CatalogueError(f"{ALIASES_FILE}: {alias}: is the id of a card")
-    return Catalogue(cards, aliases)
+    return Catalogue(cards, aliases, files)

@@ -86,7 +86,6 @@ def submit(
         )
     now_us = database_now_us(session)
     job = _new_job(submission, now_us=now_us)
-    _open_hold(session, job, account, now_us=now_us, hold_us=int(settings.hold_seconds * 1e6))
     wrapped, ciphertext = payloads.seal(submission.work.to_bytes(), job_id=job.id, part="request")
     session.add(job)
     session.flush()
@@ -94,6 +93,9 @@ def submit(
         JobPayload(job_id=job.id, part="request", wrapped_key=wrapped, ciphertext=ciphertext)
     )
     session.add(JobEvent(job_id=job.id, from_state="", to_state="queued", at_us=now_us))
+    session.flush()
+    # Last, since the ledger's chain row is held from here to the commit.
+    _open_hold(session, job, account, now_us=now_us, hold_us=int(settings.hold_seconds * 1e6))
     return Submitted(job, is_replay=False)
 
 

@@ -29,15 +29,14 @@ JOB_TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
     "expired": frozenset(),
 }
 
-_ATTEMPT_ENDS: Final[frozenset[AttemptState]] = frozenset(
-    {"done", "lost", "reclaimed", "failed", "cancelled"}
-)
 ATTEMPT_TRANSITIONS: Final[dict[AttemptState, frozenset[AttemptState]]] = {
     "offered": frozenset({"accepted", "declined", "lost", "cancelled"}),
-    "accepted": frozenset({"loading", "prefill", "decoding"}) | _ATTEMPT_ENDS,
-    "loading": frozenset({"prefill", "decoding"}) | _ATTEMPT_ENDS,
-    "prefill": frozenset({"decoding"}) | _ATTEMPT_ENDS,
-    "decoding": _ATTEMPT_ENDS,
+    "accepted": frozenset(
+        {"loading", "prefill", "decoding", "done", "lost", "reclaimed", "failed", "cancelled"}
+    ),
+    "loading": frozenset({"prefill", "decoding", "done", "lost", "reclaimed", "failed", "cancelled"}),
+    "prefill": frozenset({"decoding", "done", "lost", "reclaimed", "failed", "cancelled"}),
+    "decoding": frozenset({"done", "lost", "reclaimed", "failed", "cancelled"}),
     "done": frozenset(),
     "declined": frozenset(),
     "lost": frozenset(),

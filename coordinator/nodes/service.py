@@ -65,10 +65,17 @@ class EnrolmentStatus(BaseModel):
 def start_enrolment(session: Session, request: EnrolmentRequest, *, settings: Settings) -> EnrolmentStarted:
     """Note a node's key and make the code for its owner. Raises 400, 409, 429."""
     key = decode_bytes(request.public_key)
-    statement = enrolment_statement(
-        audience=settings.origin, public_key=request.public_key, nonce=request.nonce
+    is_signed = any(
+        is_signed_by(
+            key,
+            request.signature,
+            enrolment_statement(
+                audience=origin, public_key=request.public_key, nonce=request.nonce
+            ),
+        )
+        for origin in settings.origins
     )
-    if not is_signed_by(key, request.signature, statement):
+    if not is_signed:
         raise errors.invalid_value(
             "signature", f"it must be made by the key over this coordinator's origin {settings.origin}"
         )
@@ -151,10 +158,17 @@ class SocketRefusedError(Exception):
 def admit_hello(session: Session, hello: wire.Hello, *, settings: Settings, unknown: int, revoked: int) -> Node:
     """The node that the hello proves to be, marked as connected. Raises `SocketRefusedError`."""
     node = session.get(Node, hello.node_id, with_for_update=True)
-    statement = hello_statement(audience=settings.origin, node_id=hello.node_id, nonce=hello.nonce)
     if node is None:
         raise SocketRefusedError(unknown, "unknown node: run 'mlx-node join'")
-    is_signed = is_signed_by(decode_bytes(node.public_key), hello.signature, statement)
+    key = decode_bytes(node.public_key)
+    is_signed = any(
+        is_signed_by(
+            key,
+            hello.signature,
+            hello_statement(audience=origin, node_id=hello.node_id, nonce=hello.nonce),
+        )
+        for origin in settings.origins
+    )
     if not is_signed:
         raise SocketRefusedError(unknown, f"the signature does not fit the node's key and {settings.origin}")
     if node.revoked_us is not None:

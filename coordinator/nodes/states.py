@@ -6,15 +6,13 @@ from typing import Final, Literal
 
 NodeState = Literal["offline", "asleep", "away", "draining", "ready", "busy", "quarantined"]
 
-_PRESENT: Final[frozenset[NodeState]] = frozenset({"ready", "busy", "away", "draining"})
-
 NODE_TRANSITIONS: Final[dict[NodeState, frozenset[NodeState]]] = {
-    "offline": _PRESENT | {"quarantined"},
-    "asleep": _PRESENT | {"offline", "quarantined"},
-    "away": (_PRESENT - {"away"}) | {"offline", "asleep", "quarantined"},
-    "draining": (_PRESENT - {"draining"}) | {"offline", "asleep", "quarantined"},
-    "ready": (_PRESENT - {"ready"}) | {"offline", "asleep", "quarantined"},
-    "busy": (_PRESENT - {"busy"}) | {"offline", "asleep", "quarantined"},
+    "offline": frozenset({"ready", "busy", "away", "draining", "quarantined"}),
+    "asleep": frozenset({"ready", "busy", "away", "draining", "offline", "quarantined"}),
+    "away": frozenset({"ready", "busy", "draining", "offline", "asleep", "quarantined"}),
+    "draining": frozenset({"ready", "busy", "away", "offline", "asleep", "quarantined"}),
+    "ready": frozenset({"busy", "away", "draining", "offline", "asleep", "quarantined"}),
+    "busy": frozenset({"ready", "away", "draining", "offline", "asleep", "quarantined"}),
     "quarantined": frozenset({"offline", "ready"}),
 }
 

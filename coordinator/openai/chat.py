@@ -68,9 +68,7 @@ def _max_tokens(used: Body) -> int | None:
     older = reading.read_integer(used, MAX_TOKENS_CHAT)
     newer = reading.read_integer(used, MAX_COMPLETION_TOKENS)
     if older is not None and newer is not None and older != newer:
-        raise invalid_value(
-            "max_tokens", "it differs from 'max_completion_tokens'; send only one of them"
-        )
+        raise invalid_value("max_tokens", "it differs from 'max_completion_tokens'; send only one of them")
     return older if newer is None else newer
 
 

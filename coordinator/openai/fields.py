@@ -34,7 +34,8 @@ COMPLETIONS: Final[tuple[Surface, ...]] = ("completions",)
 @dataclass(frozen=True, slots=True)
 class Field:
     """One field. `low` and `high` bound a number, inclusive unless `above_low`; `allowed` are the
-    values of a fixed field; `kinds` the JSON types of an ignored one."""
+    values of a fixed field; `kinds` the JSON types of an ignored one.
+    """
 
     name: str
     surfaces: tuple[Surface, ...]
@@ -100,9 +101,7 @@ MAX_COMPLETION_TOKENS: Final = _number(
 MAX_TOKENS_COMPLETION: Final = _number(
     "max_tokens", COMPLETIONS, f"integer, default {COMPLETION_MAX_TOKENS_DEFAULT}", 1, TOKENS_MAX
 )
-TOP_LOGPROBS: Final = _number(
-    "top_logprobs", CHAT, "integer, only with logprobs true, default 0", 0, 20
-)
+TOP_LOGPROBS: Final = _number("top_logprobs", CHAT, "integer, only with logprobs true, default 0", 0, 20)
 LOGPROBS_COMPLETION: Final = _number(
     "logprobs", COMPLETIONS, "integer, alternatives per token, default none wanted", 0, 5
 )

@@ -32,9 +32,7 @@ def prompt_ids(request: GenerationRequest, tokenizer: CardTokenizer) -> list[int
     return ids
 
 
-def answer_tokens_max(
-    request: GenerationRequest, *, prompt_tokens: int, context_tokens: int
-) -> int:
+def answer_tokens_max(request: GenerationRequest, *, prompt_tokens: int, context_tokens: int) -> int:
     """How many tokens the answer may have: what was asked for, else what the context leaves.
 
     Raises `ApiError` (400 `context_length_exceeded`) when it does not fit.
@@ -52,9 +50,7 @@ def answer_tokens_max(
 
 def _chat_ids(request: GenerationRequest, tokenizer: CardTokenizer) -> list[int]:
     if not tokenizer.has_chat_template:
-        raise unsupported_parameter(
-            "messages", "this model has no chat template; use /v1/completions"
-        )
+        raise unsupported_parameter("messages", "this model has no chat template; use /v1/completions")
     try:
         return tokenizer.render(request.messages or ())
     except TemplateRefusedError as error:

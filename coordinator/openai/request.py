@@ -59,7 +59,8 @@ class GenerationRequest:
 
     def wire_sampling(self, *, seed_if_none: int) -> Sampling:
         """The sampling of an offer; `seed_if_none` (0 .. 2**63 - 1) fixes an unseeded job's draws,
-        so that a later attempt continues the same answer."""
+        so that a later attempt continues the same answer.
+        """
         return Sampling(
             temperature=self.temperature,
             top_p=self.top_p,

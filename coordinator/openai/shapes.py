@@ -102,7 +102,8 @@ def _chat_token(token: LoggedToken | TopToken) -> dict[str, Json]:
 
 def completion_logprobs(tokens: Sequence[LoggedToken]) -> dict[str, Json]:
     """The `logprobs` object of a completion choice. Tokens of the same text, as parts of
-    characters are, share one entry of `top_logprobs`: the likeliest."""
+    characters are, share one entry of `top_logprobs`: the likeliest.
+    """
     return {
         "tokens": [token.token for token in tokens],
         "token_logprobs": [token.logprob for token in tokens],
@@ -166,7 +167,8 @@ def chunk(
     include_usage: bool = False,
 ) -> dict[str, Json]:
     """One chunk of a stream. `text` None leaves a chat's delta empty. With `include_usage` every
-    chunk but the last carries `usage: null`."""
+    chunk but the last carries `usage: null`.
+    """
     choice: dict[str, Json] = {"index": 0}
     if head.kind == "chat":
         delta: dict[str, Json] = {"role": "assistant"} if role else {}
@@ -221,9 +223,7 @@ class ChunkWriter:
         """A chunk with text."""
         if logprobs is None:
             return (self._before_text + _encode(text) + self._after_text).encode("utf-8")
-        return dump(
-            chunk(self._head, text=text, logprobs=logprobs, include_usage=self._include_usage)
-        )
+        return dump(chunk(self._head, text=text, logprobs=logprobs, include_usage=self._include_usage))
 
     def last(self, finish_reason: FinishWord) -> bytes:
         """The chunk with the finish reason and no text."""
@@ -243,7 +243,8 @@ class ChunkWriter:
 
 def sse_event(data_json: bytes | str, event_id: int | None = None) -> bytes:
     """One server-sent event. `data_json` is JSON without line breaks; `event_id` lets a reader
-    that lost the connection say where to go on (Last-Event-ID)."""
+    that lost the connection say where to go on (Last-Event-ID).
+    """
     data = data_json.encode("utf-8") if isinstance(data_json, str) else data_json
     if event_id is None:
         return b"data: %b\n\n" % data

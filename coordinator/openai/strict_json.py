@@ -8,7 +8,7 @@ from typing import Final, NoReturn, TypeAlias, cast
 
 from coordinator.errors import malformed_json, shown_name
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 DEPTH_MAX: Final = 32
 
 
@@ -29,10 +29,8 @@ def parse_object(body: bytes) -> dict[str, Json]:
 def _load(body: bytes) -> Json:
     try:
         return cast(
-            Json,
-            json.loads(
-                body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
-            ),
+            "Json",
+            json.loads(body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant),
         )
     except UnicodeDecodeError as error:
         raise malformed_json(f"byte {error.start} is not UTF-8") from None

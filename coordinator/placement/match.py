@@ -88,7 +88,7 @@ def forecast(job: JobFacts, host: HostFacts, *, is_warm: bool, live: int) -> For
     further one costs far less than a whole turn; half its share is counted."""
     step = speed.decode_seconds_per_token(job.card, host.hardware) * (1 + 0.5 * live)
     return Forecast(
-        load_seconds=0.0 if is_warm else speed.load_seconds(job.card, host.hardware),
+        load_seconds=0.0 if is_warm else speed.load_seconds(job.card),
         prefill_seconds=speed.prefill_seconds(job.card, job.prompt_tokens, host.hardware),
         decode_seconds=step * job.max_tokens,
         tokens_per_second=1 / step,

@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 CardId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 Sha256Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -94,7 +94,14 @@ class Price(CardPart):
     input_umlx_per_million: Annotated[int, Field(ge=0)]
     cached_input_umlx_per_million: Annotated[int, Field(ge=0)]
     output_umlx_per_million: Annotated[int, Field(ge=0)]
-    minimum_umlx: Annotated[int, Field(ge=0)] = 100
+    minimum_umlx: Annotated[int, Field(ge=1)] = 100
+
+    @model_validator(mode="after")
+    def _check_cached(self) -> Price:
+        # The bound of a job takes all input at the full price; it must stay a bound.
+        if self.cached_input_umlx_per_million > self.input_umlx_per_million:
+            raise ValueError("cached_input_umlx_per_million must not exceed input_umlx_per_million")
+        return self
 
 
 class ModelCard(CardPart):

@@ -230,7 +230,7 @@ class Progress(Message):
 
 
 class Chunk(Message):
-    """Tokens from `offset` on. `logprobs` is as long as `token_ids`, or absent."""
+    """Tokens from `offset` on, counted from the attempt's own first token. `logprobs` is as long as `token_ids`, or absent."""
 
     type: Literal["chunk"] = "chunk"
     job_id: str

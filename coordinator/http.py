@@ -1,0 +1,123 @@
+"""What all endpoints share: who a route is for, the caller, bodies within limits, errors."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from coordinator import errors
+from coordinator.accounts.service import Caller, authenticate
+from coordinator.db import DatabaseBusy, DatabaseFull, DatabaseUnavailable
+from coordinator.errors import ApiError
+from coordinator.ids import new_id
+from coordinator.openai.shapes import error_json
+from coordinator.runtime import Runtime
+
+log = structlog.get_logger()
+
+Audience = Literal["public", "account", "operator", "node"]
+AUDIENCE_KEY: Final = "x-audience"
+
+
+def audience(who: Audience) -> dict[str, Any]:
+    """For a route's `openapi_extra`: who may call it. Every route has one; a test walks them."""
+    return {AUDIENCE_KEY: who}
+
+
+def runtime_of(request: Request) -> Runtime:
+    """The process's runtime."""
+    runtime: Runtime = request.app.state.runtime
+    return runtime
+
+
+def identify(request: Request) -> Caller:
+    """The caller by the Authorization header. Blocking. Raises 401."""
+    runtime = runtime_of(request)
+    with runtime.database.read() as session:
+        return authenticate(session, request.headers.get("authorization"))
+
+
+async def caller_of(request: Request) -> Caller:
+    """`identify` for handlers that wait."""
+    return await run_in_threadpool(identify, request)
+
+
+def require_operator(caller: Caller) -> None:
+    """Raise 403 unless the caller operates this network."""
+    if not caller.is_operator:
+        raise errors.permission_denied("do what only operators may")
+
+
+async def read_body(request: Request) -> bytes:
+    """The body, never more of it than the limit. Raises 413."""
+    limit = runtime_of(request).settings.body_bytes_max
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise errors.body_too_large(limit)
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise errors.body_too_large(limit)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def respond_with(error: ApiError) -> Response:
+    """The error as an HTTP answer in OpenAI's shape."""
+    return Response(
+        error_json(error), error.status, headers=error.headers(), media_type="application/json"
+    )
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Every error leaves in OpenAI's shape, and none with the text of an exception."""
+
+    async def on_api_error(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return respond_with(error)
+
+    async def on_invalid(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        place = [str(part) for part in first["loc"] if part not in {"body", "query", "path", "header"}]
+        return respond_with(errors.invalid_value(".".join(place) or "body", str(first["msg"]).lower()))
+
+    async def on_http(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        code = {404: "route_not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+        kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"  # noqa: PLR2004
+        headers = dict(error.headers or {})
+        return respond_with(ApiError(error.status_code, code, str(error.detail), type=kind, headers=headers))
+
+    async def on_database(_request: Request, error: Exception) -> Response:
+        log.error("database_error", error=str(error))
+        return respond_with(
+            ApiError(
+                503,
+                "database_unavailable",
+                "The coordinator's database cannot be used right now. Nothing was charged; try again.",
+                type="server_error",
+                retry_after_seconds=5,
+                should_retry=True,
+            )
+        )
+
+    async def on_fault(request: Request, error: Exception) -> Response:
+        reference = new_id("err")
+        log.error("internal_error", reference=reference, path=request.url.path, exc_info=error)
+        return respond_with(errors.internal_error(reference))
+
+    app.add_exception_handler(ApiError, on_api_error)
+    app.add_exception_handler(RequestValidationError, on_invalid)
+    app.add_exception_handler(HTTPException, on_http)
+    for kind in (DatabaseBusy, DatabaseFull, DatabaseUnavailable):
+        app.add_exception_handler(kind, on_database)
+    app.add_exception_handler(Exception, on_fault)

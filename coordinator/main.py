@@ -1,0 +1,94 @@
+"""The application: `build_app(settings)` is the one place that chooses what runs behind it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import anyio.to_thread
+from fastapi import FastAPI, Request
+from sqlalchemy import text
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import PlainTextResponse, Response
+
+from coordinator import observability
+from coordinator.accounts.endpoints import router as accounts_router
+from coordinator.db import POOL_CONNECTIONS, DatabaseBusy, DatabaseUnavailable
+from coordinator.embedded import TimerThread
+from coordinator.http import audience, caller_of, install_error_handlers, require_operator, runtime_of
+from coordinator.jobs.endpoints import router as jobs_router
+from coordinator.nodes.endpoints import router as nodes_router
+from coordinator.openai.endpoints import router as openai_router
+from coordinator.recovery import recover
+from coordinator.runtime import Runtime
+from coordinator.settings import Settings
+from coordinator.world import snapshot_of
+from web_world.routes import make_router as make_world_router
+
+
+def build_app(settings: Settings) -> FastAPI:
+    """An ASGI application for one coordinator process. Blocks while it migrates the database."""
+    runtime = Runtime(settings)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
+        # A thread waiting for a connection that another thread holds helps nobody.
+        anyio.to_thread.current_default_thread_limiter().total_tokens = POOL_CONNECTIONS
+        await run_in_threadpool(recover, runtime)
+        await runtime.start()
+        timers = TimerThread(runtime) if settings.redis_url is None else None
+        if timers is not None:
+            timers.start()
+        yield
+        if timers is not None:
+            await run_in_threadpool(timers.stop)
+        await runtime.stop()
+
+    app = FastAPI(
+        title="MLX Network",
+        version="1",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+    app.state.runtime = runtime
+    install_error_handlers(app)
+    app.include_router(openai_router)
+    app.include_router(jobs_router)
+    app.include_router(nodes_router)
+    app.include_router(accounts_router)
+    app.include_router(make_world_router(lambda: snapshot_of(runtime)))
+    _add_probes(app)
+    return app
+
+
+def _add_probes(app: FastAPI) -> None:
+    @app.get("/healthz", openapi_extra=audience("public"))
+    async def healthz() -> Response:
+        """The process runs and its event loop turns."""
+        return PlainTextResponse("ok\n")
+
+    @app.get("/readyz", openapi_extra=audience("public"))
+    async def readyz(request: Request) -> Response:
+        """The database answers: requests can be taken."""
+        runtime = runtime_of(request)
+
+        def look() -> bool:
+            try:
+                with runtime.database.read() as session:
+                    return session.scalar(text("SELECT 1")) == 1
+            except (DatabaseBusy, DatabaseUnavailable):
+                return False
+
+        is_ready = await run_in_threadpool(look)
+        return PlainTextResponse("ready\n" if is_ready else "no database\n", 200 if is_ready else 503)
+
+    @app.get("/metrics", openapi_extra=audience("operator"))
+    async def metrics(request: Request) -> Response:
+        """Prometheus' text format, for operators."""
+        require_operator(await caller_of(request))
+        return Response(
+            observability.render_metrics(runtime_of(request)),
+            media_type="text/plain; version=0.0.4; charset=utf-8",
+        )

@@ -1,0 +1,192 @@
+"""Enrolment over HTTP, the node's held socket, and what owners see of their nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Annotated, Any
+
+import structlog
+from fastapi import APIRouter, Header, Request, WebSocket
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from coordinator import errors
+from coordinator.http import audience, identify, runtime_of
+from coordinator.nodes import channel as channels
+from coordinator.nodes import service
+from coordinator.nodes.models import Node
+from coordinator.openai.shapes import dump
+from coordinator.runtime import Runtime
+from node_agent.protocol import messages as wire
+
+log = structlog.get_logger()
+
+router = APIRouter()
+
+
+class Approval(BaseModel):
+    """The code that a node shows."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    code: Annotated[str, Field(min_length=9, max_length=9)]
+
+
+@router.post("/nodes/v1/enrolments", openapi_extra=audience("public"), status_code=201)
+def start_enrolment(request: Request, body: service.EnrolmentRequest) -> service.EnrolmentStarted:
+    """A node shows its key; the answer has the code that its owner approves."""
+    runtime = runtime_of(request)
+    with runtime.database.write() as session:
+        return service.start_enrolment(session, body, settings=runtime.settings)
+
+
+@router.get("/nodes/v1/enrolments/{code}", openapi_extra=audience("node"))
+def enrolment_status(
+    request: Request, code: str, authorization: Annotated[str | None, Header()] = None
+) -> service.EnrolmentStatus:
+    """How an enrolment stands, for the node that holds its poll token."""
+    runtime = runtime_of(request)
+    token = (authorization or "").removeprefix("Bearer ")
+    if not token:
+        raise errors.missing_api_key()
+    with runtime.database.read() as session:
+        return service.enrolment_status(session, code, token)
+
+
+@router.post("/v1/nodes/approve", openapi_extra=audience("account"))
+def approve(request: Request, body: Approval) -> Response:
+    """Become the owner of the node that shows this code."""
+    caller = identify(request)
+    runtime = runtime_of(request)
+    with runtime.database.write() as session:
+        node = service.approve(session, caller.account_id, body.code)
+        return _json(_view(runtime, node))
+
+
+@router.get("/v1/nodes", openapi_extra=audience("account"))
+def own_nodes(request: Request) -> Response:
+    """The caller's own nodes."""
+    caller = identify(request)
+    runtime = runtime_of(request)
+    with runtime.database.read() as session:
+        found = [_view(runtime, node) for node in service.nodes_of(session, caller.account_id)]
+    return _json({"object": "list", "data": found})
+
+
+@router.delete("/v1/nodes/{node_id}", openapi_extra=audience("account"))
+async def remove_node(request: Request, node_id: str) -> Response:
+    """Remove one of the caller's nodes; its socket is closed and its work goes elsewhere."""
+    runtime = runtime_of(request)
+
+    def revoke() -> None:
+        caller = identify(request)
+        with runtime.database.write() as session:
+            _ = service.own_node(session, caller.account_id, node_id)
+            service.revoke(session, node_id)
+
+    await run_in_threadpool(revoke)
+    channel = runtime.fleet.get(node_id)
+    if channel is not None:
+        await channel.close(channels.CLOSE_REVOKED, "removed by its owner")
+    return _json({"id": node_id, "object": "node", "removed": True})
+
+
+def _view(runtime: Runtime, node: Node) -> dict[str, Any]:
+    channel = runtime.fleet.get(node.id)
+    holds = channel.holds.values() if channel is not None else ()
+    return {
+        "id": node.id,
+        "object": "node",
+        "name": node.name,
+        "state": (channel.mode if channel is not None else "offline"),
+        "seat": node.seat,
+        "hardware": node.hardware,
+        "lent_bytes": node.lent_bytes,
+        "reserved_bytes": node.reserved_bytes,
+        "models": [slot.card_id for slot in channel.slots] if channel is not None else [],
+        "getting_ready": [hold.model_dump(mode="json") for hold in holds if hold.phase != "ready"],
+        "seen_us": node.seen_us,
+    }
+
+
+def _json(content: Any) -> Response:
+    return Response(dump(content), media_type="application/json")
+
+
+# -- the socket ----------------------------------------------------------------------------------
+
+
+@router.websocket("/nodes/v1/socket")
+async def socket(websocket: WebSocket) -> None:
+    """One node's socket: challenge, hello, welcome, then frames until it closes."""
+    runtime: Runtime = websocket.app.state.runtime
+    await websocket.accept()
+    nonce = channels.make_nonce()
+    hello = await channels.receive_hello(websocket, nonce)
+    if hello is None:
+        return
+    channel = await _admit(runtime, websocket, hello)
+    if channel is None:
+        return
+    writer = asyncio.create_task(channel.write_forever())
+    graceful = False
+    try:
+        await runtime.fleet.add(channel)
+        runtime.relay.node_connected(channel, hello.live)
+        runtime.greet(channel)
+        log.info("node_connected", node_id=channel.node_id, name=channel.name)
+        graceful = await channels.read_frames(channel, runtime.relay)
+    finally:
+        channel.is_closed = True
+        writer.cancel()
+        with contextlib.suppress(asyncio.CancelledError, RuntimeError, OSError):
+            await writer
+        if runtime.fleet.remove(channel):
+            runtime.relay.node_disconnected(channel, graceful=graceful)
+            await run_in_threadpool(_note_gone, runtime, channel.node_id)
+        log.info("node_disconnected", node_id=channel.node_id, graceful=graceful)
+
+
+async def _admit(runtime: Runtime, websocket: WebSocket, hello: wire.Hello) -> channels.Channel | None:
+    protocol = channels.choose_protocol(hello)
+    if protocol is None:
+        await websocket.close(channels.CLOSE_PROTOCOL, "no common protocol version: update MLX Node")
+        return None
+
+    def admit() -> Node:
+        with runtime.database.write() as session:
+            return service.admit_hello(
+                session,
+                hello,
+                settings=runtime.settings,
+                unknown=channels.CLOSE_UNKNOWN_NODE,
+                revoked=channels.CLOSE_REVOKED,
+            )
+
+    try:
+        node = await run_in_threadpool(admit)
+    except service.SocketRefusedError as refusal:
+        await websocket.close(refusal.code, refusal.reason)
+        return None
+    channel = channels.Channel(
+        node_id=node.id,
+        owner_id=node.account_id,
+        name=node.name,
+        public_key=node.public_key,
+        hardware=hello.hardware,
+        socket=websocket,
+        slots=hello.slots,
+    )
+    _ = channel.send(
+        wire.Welcome(
+            protocol=protocol, heartbeat_seconds=runtime.settings.heartbeat_seconds, name=node.name
+        )
+    )
+    return channel
+
+
+def _note_gone(runtime: Runtime, node_id: str) -> None:
+    with runtime.database.write() as session:
+        service.mark(session, node_id, "offline")

@@ -1,0 +1,309 @@
+"""The OpenAI surface: chat completions, completions, models."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from coordinator import errors
+from coordinator.accounts.service import Caller
+from coordinator.errors import ApiError
+from coordinator.http import audience, caller_of, read_body, respond_with, runtime_of
+from coordinator.jobs import service as jobs
+from coordinator.jobs.models import Job
+from coordinator.openai import results, shapes
+from coordinator.openai.chat import parse_chat
+from coordinator.openai.completions import parse_completion
+from coordinator.openai.models import list_models
+from coordinator.openai.request import GenerationRequest
+from coordinator.openai.strict_json import Json
+from coordinator.openai.streaming import ClientGoneError, EventStreamResponse, unless_gone
+from coordinator.relay import LiveJob
+from coordinator.runtime import Runtime
+from node_agent.protocol.cards import ModelCard
+
+router = APIRouter()
+
+STATUS_CLIENT_GONE: Final = 499
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A job of this request, as the handler follows it."""
+
+    request: GenerationRequest
+    card: ModelCard
+    job: Job
+    live: LiveJob
+    is_replay: bool
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of every answer about this job."""
+        found = {"x-job-id": self.job.id}
+        if self.request.ignored:
+            found["x-mlxnet-ignored"] = ", ".join(self.request.ignored)
+        if self.is_replay:
+            found["idempotency-hit"] = "true"
+        return found
+
+
+@router.post("/v1/chat/completions", openapi_extra=audience("account"))
+async def chat_completions(request: Request) -> Response:
+    """One chat completion, streamed or whole."""
+    return await _generate(request, parse_chat)
+
+
+@router.post("/v1/completions", openapi_extra=audience("account"))
+async def completions(request: Request) -> Response:
+    """One text completion, streamed or whole."""
+    return await _generate(request, parse_completion)
+
+
+@router.get("/v1/models", openapi_extra=audience("account"))
+async def models(request: Request) -> Response:
+    """The catalogue and its aliases, with context, price, and Macs and speed now."""
+    _ = await caller_of(request)
+    data: list[Json] = list(list_models(runtime_of(request)))
+    body: dict[str, Json] = {"object": "list", "data": data}
+    return Response(shapes.dump(body), media_type="application/json")
+
+
+@router.get("/v1/models/{name:path}", openapi_extra=audience("account"))
+async def model(request: Request, name: str) -> Response:
+    """One model, by id or alias."""
+    _ = await caller_of(request)
+    runtime = runtime_of(request)
+    found = [entry for entry in list_models(runtime) if entry["id"] == name]
+    if not found:
+        raise errors.model_not_found(name, runtime.catalogue.nearest(name))
+    return Response(shapes.dump(found[0]), media_type="application/json")
+
+
+# -- one request ---------------------------------------------------------------------------------
+
+
+async def _generate(request: Request, parse: Callable[[bytes], GenerationRequest]) -> Response:
+    runtime = runtime_of(request)
+    caller = await caller_of(request)
+    body = await read_body(request)
+    max_wait_seconds = read_max_wait(request)
+    accepted = await accept(
+        runtime, caller, body, parse, idempotency_key=read_idempotency_key(request), is_async=False
+    )
+    is_kept = request.headers.get("x-mlxnet-on-disconnect", "cancel").lower() == "continue"
+    try:
+        await unless_gone(
+            request, asyncio.ensure_future(_wait_for_host(runtime, accepted, max_wait_seconds))
+        )
+        if accepted.request.stream:
+            return _streamed(runtime, accepted, is_kept=is_kept)
+        ending = await unless_gone(request, asyncio.ensure_future(accepted.live.stream.wait_ended()))
+    except ClientGoneError:
+        _leave(runtime, accepted.live, is_kept=is_kept)
+        return Response(status_code=STATUS_CLIENT_GONE)
+    except ApiError as error:
+        error.extra_headers.update(accepted.headers)
+        raise
+    if ending.error is not None:
+        raise _after_begin(ending.error, accepted)
+    content = results.whole_result(
+        accepted.live.stream,
+        ending,
+        job_id=accepted.job.id,
+        kind=accepted.request.kind,
+        card=accepted.card,
+        created_us=accepted.job.created_us,
+        wants_logprobs=accepted.request.want_logprobs,
+    )
+    headers = accepted.headers | {"x-mlxnet-charge-umlx": str(ending.charge_umlx)}
+    return Response(content, media_type="application/json", headers=headers)
+
+
+def read_max_wait(request: Request) -> float:
+    """Seconds to wait for a host, from the header or the setting. Raises 400."""
+    settings = runtime_of(request).settings
+    text = request.headers.get("x-mlxnet-max-wait")
+    if text is None:
+        return settings.max_wait_seconds
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= settings.max_wait_seconds_limit:
+        raise errors.invalid_value(
+            "x-mlxnet-max-wait", f"must be seconds from 0 to {settings.max_wait_seconds_limit:g}"
+        )
+    return seconds
+
+
+def read_idempotency_key(request: Request) -> str | None:
+    """The Idempotency-Key header. Raises 400 if it is too long or empty."""
+    key = request.headers.get("idempotency-key")
+    limit = runtime_of(request).settings.idempotency_key_chars_max
+    if key is not None and not 0 < len(key) <= limit:
+        raise errors.invalid_value("Idempotency-Key", f"must have 1 to {limit} characters")
+    return key
+
+
+async def accept(
+    runtime: Runtime,
+    caller: Caller,
+    body: bytes,
+    parse: Callable[[bytes], GenerationRequest],
+    *,
+    idempotency_key: str | None,
+    is_async: bool,
+) -> Accepted:
+    """Parse, price and queue a request. Raises `ApiError`; nothing is held or queued then."""
+
+    def submit() -> tuple[GenerationRequest, ModelCard, Job, LiveJob | None, bool]:
+        request = parse(body)
+        card, tokenizer, work = runtime.prepare(request)
+        submission = jobs.Submission(
+            account_id=caller.account_id,
+            api_key_id=caller.key_id,
+            card=card,
+            work=work,
+            is_async=is_async,
+            request_digest=request.digest,
+            idempotency_key=idempotency_key,
+        )
+        live = runtime.make_live(
+            job_id="",
+            account_id=caller.account_id,
+            card=card,
+            tokenizer=tokenizer,
+            work=work,
+            is_async=is_async,
+            created_us=0,
+        )
+        runtime.refuse_hopeless(live)
+        with runtime.database.write() as session:
+            submitted = jobs.submit(
+                session, submission, settings=runtime.settings, payloads=runtime.payloads
+            )
+        job = submitted.job
+        if submitted.is_replay:
+            return request, card, job, None, True
+        live = runtime.make_live(
+            job_id=job.id,
+            account_id=caller.account_id,
+            card=card,
+            tokenizer=tokenizer,
+            work=work,
+            is_async=is_async,
+            created_us=job.created_us,
+        )
+        return request, card, job, live, False
+
+    request, card, job, fresh, is_replay = await run_in_threadpool(submit)
+    live = fresh or runtime.relay.get(job.id)
+    if live is None:
+        raise errors.conflict(
+            "result_gone", f"{job.id}, made with this Idempotency-Key, ended and is no longer kept."
+        )
+    if fresh is not None:
+        runtime.relay.add(fresh)
+    return Accepted(request, card, job, live, is_replay)
+
+
+async def _wait_for_host(runtime: Runtime, accepted: Accepted, max_wait_seconds: float) -> None:
+    live = accepted.live
+    if await live.stream.wait_accepted(max_wait_seconds):
+        return
+    forecast = runtime.relay.forecast_seconds()
+    look = runtime.dispatcher.last_look.get(live.job_id)
+    why = ", ".join(f"{count} {reason}" for reason, count in look.rejected.items()) if look else ""
+    error = errors.no_host_available(
+        f"none took it within {max_wait_seconds:g} s ({why or 'none is connected'})",
+        retry_after_seconds=max(1, math.ceil(forecast)),
+    )
+    if runtime.relay.cancel(live.job_id, reason="expired", error=error):
+        raise error
+    _ = await live.stream.wait_ended()
+
+
+def _after_begin(error: ApiError, accepted: Accepted) -> ApiError:
+    """An error of a job that had begun: its own headers say not to send the request again blindly."""
+    copy = ApiError(
+        error.status,
+        error.code,
+        error.message,
+        type=error.type,
+        param=error.param,
+        retry_after_seconds=error.retry_after_seconds,
+        should_retry=False,
+        headers=error.extra_headers | accepted.headers,
+    )
+    return copy
+
+
+def _streamed(runtime: Runtime, accepted: Accepted, *, is_kept: bool) -> Response:
+    live = accepted.live
+    ending = live.stream.ending
+    if ending is not None and ending.error is not None and not live.stream.deltas:
+        return respond_with(_after_begin(ending.error, accepted))
+    return stream_response(
+        runtime,
+        live,
+        accepted.job,
+        include_usage=accepted.request.include_usage,
+        wants_logprobs=accepted.request.want_logprobs,
+        headers=accepted.headers,
+        is_kept=is_kept,
+        after=None,
+    )
+
+
+def stream_response(
+    runtime: Runtime,
+    live: LiveJob,
+    job: Job,
+    *,
+    include_usage: bool,
+    wants_logprobs: bool,
+    headers: dict[str, str],
+    is_kept: bool,
+    after: int | None,
+) -> Response:
+    """The job's events from an offset on, for one reader."""
+    settings = runtime.settings
+    head = results.head_of(
+        job_id=job.id, kind=live.work.kind, card=live.card, created_us=job.created_us
+    )
+    live.stream.readers += 1
+
+    def gone() -> None:
+        live.stream.readers -= 1
+        if live.stream.readers == 0:
+            _leave(runtime, live, is_kept=is_kept)
+
+    return EventStreamResponse(
+        results.events(
+            live.stream,
+            head,
+            include_usage=include_usage,
+            wants_logprobs=wants_logprobs,
+            keep_alive_seconds=settings.keep_alive_seconds,
+            after=after,
+        ),
+        headers=headers,
+        stall_seconds=settings.reader_stall_seconds,
+        on_gone=gone,
+    )
+
+
+def _leave(runtime: Runtime, live: LiveJob, *, is_kept: bool) -> None:
+    """The submitter went away: its job ends at what was relayed, unless it is to go on."""
+    if not is_kept and not live.is_async:
+        _ = runtime.relay.cancel(live.job_id, reason="client")
+
+

@@ -1,0 +1,63 @@
+"""What a coordinator does with the past when it starts: attempts that nobody carries any more."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import structlog
+from sqlalchemy import select
+
+from coordinator.jobs.models import Attempt, Job
+from coordinator.jobs.schemas import AttemptEnd, JobEnd
+from coordinator.jobs.states import LIVE_ATTEMPT_STATES
+from coordinator.runtime import Runtime
+from coordinator.settlement import end_job, requeue
+
+log = structlog.get_logger()
+
+
+def recover(runtime: Runtime) -> None:
+    """Queue asynchronous jobs again, and end those whose waiting submitter is gone, uncharged.
+
+    The prefix of an answer lived in the memory of the process that ended; nobody has been charged
+    for it. Blocking.
+    """
+    with runtime.database.read() as session:
+        rows = session.execute(
+            select(Job.id, Job.is_async, Job.card_id, Attempt.fence)
+            .outerjoin(Attempt, (Attempt.job_id == Job.id) & Attempt.state.in_(LIVE_ATTEMPT_STATES))
+            .where(Job.state.in_(("queued", "running")))
+        ).all()
+    for job_id, is_async, card_id, found_fence in rows:
+        fence = cast("int | None", found_fence)
+        lost = None
+        if fence is not None:
+            lost = AttemptEnd(fence=fence, state="lost", reason="coordinator_restarted", delivered_tokens=0)
+        card = runtime.catalogue.cards.get(card_id)
+        with runtime.database.write() as session:
+            if is_async and card is not None:
+                if lost is not None:
+                    _ = requeue(session, job_id, lost)
+                continue
+            end = JobEnd(
+                state="expired",
+                finish_reason=None,
+                error_code="coordinator_restarted",
+                output_tokens=0,
+                output_digest=None,
+                attempt=lost,
+                is_charged=False,
+            )
+            _ = end_job(
+                session,
+                job_id,
+                end,
+                price=(card or next(iter(runtime.catalogue.cards.values()))).price,
+                fee_ppm=runtime.settings.fee_ppm,
+                payloads=runtime.payloads,
+                result=None,
+                result_keep_us=0,
+            )
+    if rows:
+        log.info("recovered", jobs=len(rows))
+

@@ -1,0 +1,254 @@
+"""What one coordinator process consists of, put together once from its settings."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import Final
+
+import structlog
+
+from coordinator import errors
+from coordinator.answer import AnswerText
+from coordinator.catalogue.cards import Catalogue, load_catalogue
+from coordinator.catalogue.tokenizer_files import Tokenizers
+from coordinator.db import Database, make_engine, migrate
+from coordinator.dispatch import Dispatcher
+from coordinator.jobs import service as jobs
+from coordinator.jobs.payloads import PayloadBox, PayloadError
+from coordinator.jobs.schemas import Work
+from coordinator.jobs.stream import Ending, JobStream
+from coordinator.nodes.channel import Channel, Fleet
+from coordinator.openai.request import GenerationRequest
+from coordinator.openai.results import whole_result
+from coordinator.placement.match import plan_slot
+from coordinator.placement.types import JobFacts, NotPlaced
+from coordinator.relay import LiveJob, Relay
+from coordinator.settings import Settings
+from coordinator.template_worker import TemplateBusyError, TemplateError, TemplateRefusedError
+from coordinator.tokens import CardTokenizer
+from coordinator.wakeups import LocalWakeups, RedisWakeups, Wakeups
+from node_agent.protocol.cards import ModelCard
+from node_agent.protocol.messages import Hold
+
+log = structlog.get_logger()
+
+DISPATCH_TOPIC: Final = "dispatch"
+GREETING_ALIAS: Final = "small"
+
+
+class Runtime:
+    """The parts of one process. `start` and `stop` run on the event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.settings: Final = settings
+        engine = make_engine(settings.sqlalchemy_url)
+        migrate(engine)
+        self.database: Final = Database(engine)
+        self.catalogue: Final[Catalogue] = load_catalogue(settings.catalogue_dirs)
+        self.payloads: Final = PayloadBox.from_file(settings.home / "payload.key")
+        self.tokenizers: Final = Tokenizers(
+            settings.home,
+            self.catalogue,
+            models_dir=settings.models_dir,
+            template_seconds_max=settings.template_seconds_max,
+        )
+        self.wakeups: Final[Wakeups] = (
+            RedisWakeups(settings.redis_url.get_secret_value()) if settings.redis_url else LocalWakeups()
+        )
+        self.fleet: Final = Fleet()
+        self.relay: Final = Relay(
+            settings=settings, database=self.database, fleet=self.fleet, payloads=self.payloads
+        )
+        self.dispatcher: Final = Dispatcher(
+            settings=settings,
+            database=self.database,
+            fleet=self.fleet,
+            relay=self.relay,
+            revive=self._revive,
+        )
+        self.relay.wake_dispatch = self.dispatcher.wake
+        self.fleet.on_change = self.dispatcher.wake
+        self._tasks: Final[list[asyncio.Task[None]]] = []
+
+    async def start(self) -> None:
+        """Begin to listen, to place jobs and to watch leases."""
+        await self.wakeups.start()
+        self._tasks.append(asyncio.create_task(self.dispatcher.run()))
+        self._tasks.append(asyncio.create_task(self.relay.sweep_forever()))
+        self._tasks.append(asyncio.create_task(self._pass_wakeups_on()))
+
+    async def stop(self) -> None:
+        """Stop placing, write what has ended, let go of everything."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self.relay.drain()
+        await self.wakeups.close()
+        self.tokenizers.close()
+        self.database.close()
+
+    async def _pass_wakeups_on(self) -> None:
+        async with self.wakeups.subscribe(DISPATCH_TOPIC) as woken:
+            while True:
+                await woken.wait()
+                woken.clear()
+                self.dispatcher.wake()
+
+    # -- submitting ------------------------------------------------------------------------------
+
+    def prepare(self, request: GenerationRequest) -> tuple[ModelCard, CardTokenizer, Work]:
+        """Card, tokenizer and work of a request: names resolved, prompt rendered, limits checked.
+
+        Blocking. Raises `ApiError`: 404 for an unknown model, 400 for a request that does not
+        fit the model.
+        """
+        card = self.catalogue.resolve(request.model)
+        if card is None:
+            kind = "chat" if request.kind == "chat" else None
+            raise errors.model_not_found(request.model, self.catalogue.nearest(request.model, kind=kind))
+        tokenizer = self.tokenizers.get(card)
+        if request.kind == "chat" and not tokenizer.has_chat_template:
+            raise errors.invalid_value("model", f"{card.id} has no chat template; use /v1/completions")
+        prompt_ids = _prompt_ids(request, tokenizer)
+        work = _checked_work(request, card, prompt_ids)
+        return card, tokenizer, work
+
+    def make_live(
+        self,
+        *,
+        job_id: str,
+        account_id: str,
+        card: ModelCard,
+        tokenizer: CardTokenizer,
+        work: Work,
+        is_async: bool,
+        created_us: int,
+    ) -> LiveJob:
+        """The job as the relay carries it."""
+
+        def result(stream: JobStream, ending: Ending) -> bytes:
+            return whole_result(
+                stream,
+                ending,
+                job_id=job_id,
+                kind=work.kind,
+                card=card,
+                created_us=created_us,
+                wants_logprobs=work.top_logprobs is not None,
+            )
+
+        return LiveJob(
+            job_id=job_id,
+            account_id=account_id,
+            card=card,
+            work=work,
+            is_async=is_async,
+            answer=AnswerText(tokenizer.vocabulary, work.stop),
+            make_result=result,
+        )
+
+    def _revive(self, job_id: str) -> LiveJob | None:
+        """A queued job that this process does not carry yet, from the database. Blocking."""
+        with self.database.read() as session:
+            job = session.get(jobs.Job, job_id)
+            if job is None or job.state != "queued":
+                return None
+            card = self.catalogue.by_revision(job.card_id, job.card_revision)
+            if card is None:
+                log.error("card_of_job_is_gone", job_id=job_id, card=job.card_id)
+                return None
+            try:
+                work = jobs.load_work(session, job_id, self.payloads)
+                tokenizer = self.tokenizers.get(card)
+            except (PayloadError, errors.ApiError) as error:
+                log.error("job_cannot_be_revived", job_id=job_id, error=str(error))
+                return None
+            return self.make_live(
+                job_id=job.id,
+                account_id=job.account_id,
+                card=card,
+                tokenizer=tokenizer,
+                work=work,
+                is_async=job.is_async,
+                created_us=job.created_us,
+            )
+
+    def refuse_hopeless(self, live: LiveJob) -> None:
+        """Raise 503 at once if no host that is connected could ever take the job.
+
+        With no host connected at all the job waits: they may be about to come.
+        """
+        verdict = self.dispatcher.judge(live)
+        if not isinstance(verdict, NotPlaced) or verdict.is_ever or not verdict.rejected:
+            return
+        if set(verdict.rejected) <= {"excluded"}:
+            return
+        raise errors.no_host_available(
+            f"{live.card.id} with this prompt needs {verdict.needed_bytes} bytes of lent memory, "
+            f"and the largest Mac lends {verdict.largest_lent_bytes}",
+            retry_after_seconds=None,
+        )
+
+    # -- nodes -----------------------------------------------------------------------------------
+
+    def greet(self, channel: Channel) -> None:
+        """Ask a node that just came, with nothing loaded, to make the small model ready, so that
+        its first job need not wait."""
+        card = self.catalogue.resolve(GREETING_ALIAS)
+        if card is None or channel.slots:
+            return
+        least = JobFacts(job_id="", card=card, prompt_tokens=1, max_tokens=1)
+        if plan_slot(least, channel.hardware.lent_bytes) is not None:
+            _ = channel.send(Hold(card=card))
+
+
+def _prompt_ids(request: GenerationRequest, tokenizer: CardTokenizer) -> list[int]:
+    if request.messages is not None:
+        try:
+            return tokenizer.render(request.messages)
+        except TemplateRefusedError as error:
+            raise errors.template_refused(str(error)) from None
+        except TemplateBusyError:
+            raise errors.rate_limited(retry_after_seconds=2, what="chat templates rendered at once") from None
+        except TemplateError as error:
+            log.warning("template_failed", error=str(error))
+            raise errors.template_failed() from None
+    if isinstance(request.prompt, str):
+        return tokenizer.encode(request.prompt)
+    ids = list(request.prompt or ())
+    if ids and max(ids) >= tokenizer.vocab_size:
+        raise errors.invalid_value("prompt", f"token ids must be below {tokenizer.vocab_size}")
+    return ids
+
+
+def _checked_work(request: GenerationRequest, card: ModelCard, prompt_ids: list[int]) -> Work:
+    param = "messages" if request.kind == "chat" else "prompt"
+    if not prompt_ids:
+        raise errors.invalid_value(param, "it has no tokens; send some text")
+    room = card.context_tokens - len(prompt_ids)
+    max_tokens = request.max_tokens if request.max_tokens is not None else room
+    if room < 1 or max_tokens > room:
+        raise errors.context_length_exceeded(
+            prompt_tokens=len(prompt_ids),
+            max_tokens=max(max_tokens, 1),
+            context_tokens=card.context_tokens,
+            param=param,
+        )
+    for token_id in request.logit_bias:
+        if token_id >= card.shape.vocab:
+            raise errors.invalid_value("logit_bias", f"token ids must be below {card.shape.vocab}")
+    if request.top_logprobs is not None and request.top_logprobs >= card.shape.vocab:
+        raise errors.invalid_value("top_logprobs", f"must be below {card.shape.vocab}")
+    return Work(
+        kind=request.kind,
+        prompt_ids=tuple(prompt_ids),
+        max_tokens=max_tokens,
+        stop=request.stop,
+        sampling=request.wire_sampling(seed_if_none=secrets.randbits(63)),
+        top_logprobs=request.top_logprobs,
+    )

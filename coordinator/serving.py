@@ -1,0 +1,78 @@
+"""Running a coordinator in the foreground, and what is done beside it on its own machine."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+
+from coordinator.accounts.service import AccountError, create_account, create_key
+from coordinator.client import ClientError
+from coordinator.db import Database, DatabaseFull, DatabaseUnavailable, make_engine, migrate
+from coordinator.main import build_app
+from coordinator.observability import configure_logging
+from coordinator.settings import Settings
+from node_agent.protocol.messages import FRAME_BYTES_MAX
+
+BACKLOG: Final = 2048
+SHUTDOWN_SECONDS: Final = 10  # streams that are under way get so long to end
+
+
+def serve_forever(home: Path, *, host: str, port: int, log_json: bool) -> None:
+    """Serve until SIGTERM or SIGINT. Raises `ClientError` when port, disk or database fail."""
+    configure_logging(as_json=log_json)
+    listener = _listen(host, port)
+    settings = Settings(home=home, host=host, port=listener.getsockname()[1])
+    try:
+        app = build_app(settings)
+    except (DatabaseUnavailable, DatabaseFull, OSError) as error:
+        raise ClientError(str(error)) from error
+    config = uvicorn.Config(
+        app,
+        log_level=logging.WARNING,
+        access_log=False,
+        ws_max_size=FRAME_BYTES_MAX,
+        ws_ping_interval=20.0,
+        ws_ping_timeout=20.0,
+        ws_per_message_deflate=False,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        server_header=False,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise ClientError(
+            f"cannot listen on {host} port {port} ({error.strerror}): end what listens there, "
+            "or choose another with --port"
+        ) from None
+    return listener
+
+
+def make_account(home: Path, name: str, *, grant_umlx: int, is_operator: bool) -> tuple[str, str]:
+    """Make an account and a key in the coordinator's database: (account id, key).
+
+    Raises `ClientError`.
+    """
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    engine = make_engine(Settings(home=home).sqlalchemy_url)
+    migrate(engine)
+    database = Database(engine)
+    try:
+        with database.write() as session:
+            account = create_account(session, name, grant_umlx=grant_umlx, is_operator=is_operator)
+            return account.id, create_key(session, account, "first")
+    except AccountError as error:
+        raise ClientError(str(error)) from None
+    finally:
+        database.close()
