@@ -34,7 +34,7 @@ class ApiError(Exception):
         code: str,
         message: str,
         *,
-        type: ErrorType = "invalid_request_error",
+        type: ErrorType = "invalid_request_error",  # noqa: A002
         param: str | None = None,
         retry_after_seconds: int | None = None,
         should_retry: bool | None = None,

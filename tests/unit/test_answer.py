@@ -93,8 +93,12 @@ def test_what_only_began_a_stop_string_is_released() -> None:
 
 def test_held_text_is_released_as_far_as_it_can_no_longer_match() -> None:
     answer = AnswerText(VOCABULARY, ["aab"])
-    assert answer.push(ids_of("aaaa")).text == "aa"
+    assert answer.push(ids_of("aaa")).text == "a"
     assert answer.push(ids_of("b")) == Delta("", (), "stop")
+    answer = AnswerText(VOCABULARY, ["ababc"])
+    assert answer.push(ids_of("abab")).text == ""
+    assert answer.push(ids_of("a")).text == "ab"
+    assert answer.push(ids_of("bc")) == Delta("", (), "stop")
 
 
 @pytest.mark.parametrize(
@@ -108,9 +112,7 @@ def test_held_text_is_released_as_far_as_it_can_no_longer_match() -> None:
         (["a"], ""),
     ],
 )
-def test_the_first_complete_stop_counts_and_the_longest_of_several(
-    stops: list[str], text: str
-) -> None:
+def test_the_first_complete_stop_counts_and_the_longest_of_several(stops: list[str], text: str) -> None:
     for ids in ([ABCD], ids_of("abcd"), [AB, *ids_of("cd")]):
         answer = AnswerText(VOCABULARY, stops)
         assert answer.push(ids) == Delta(text, (), "stop")

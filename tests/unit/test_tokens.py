@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,20 +12,24 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
 from coordinator import errors
 from coordinator.answer import AnswerText, TokenRangeError
 from coordinator.openai.prompt import answer_tokens_max, prompt_ids
 from coordinator.openai.request import ChatMessage, GenerationRequest
-from coordinator.template_worker import (
-    TemplateBusyError,
-    TemplateError,
-    TemplateRefusedError,
-    TemplateWorkers,
-)
+from coordinator.template_worker import TemplateWorkers
 from coordinator.tokens import CardTokenizer, TokenizerFilesError
+from node_agent.models.store import ModelStore
 
 TEMPLATE = """{%- if messages[0].role != 'system' -%}
 {{ bos_token }}system\nBe brief.{{ '<|im_end|>\n' }}
@@ -125,9 +126,7 @@ def test_ids_are_those_of_hugging_face(
 
 
 @given(messages=MESSAGES)
-def test_messages_cannot_forge_control_tokens(
-    card: CardTokenizer, messages: list[ChatMessage]
-) -> None:
+def test_messages_cannot_forge_control_tokens(card: CardTokenizer, messages: list[ChatMessage]) -> None:
     harmless = [ChatMessage(message.role, "x") for message in messages]
     assert special_ids(card, messages) == special_ids(card, harmless)
 
@@ -146,6 +145,46 @@ def test_a_raw_prompt_may_hold_control_tokens(card: CardTokenizer) -> None:
     assert card.encode("<|im_start|>") == [1]
     assert card.token_bytes(1) == b"<|im_start|>"
     assert card.count("<|im_start|>") > 1
+
+
+def test_a_text_gets_one_beginning(tmp_path: Path, folder: Path, workers: TemplateWorkers) -> None:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|im_start|> $A", special_tokens=[("<|im_start|>", 1)]
+    )
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    for name in ("tokenizer_config.json", "chat_template.jinja"):
+        _ = (tmp_path / name).write_bytes((folder / name).read_bytes())
+    card = CardTokenizer(tmp_path, workers)
+    assert card.encode("hello")[0] == 1
+    assert card.encode("<|im_start|>hello") == card.encode("hello")
+    assert card.render(turns("hello")).count(1) == 3
+
+
+def test_a_token_named_by_the_configuration_is_special(
+    tmp_path: Path, folder: Path, workers: TemplateWorkers
+) -> None:
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        _ = (tmp_path / name).write_bytes((folder / name).read_bytes())
+    config = {"bos_token": "<|im_start|>", "eos_token": "<think>", "pad_token": "<not there>"}
+    _ = (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    card = CardTokenizer(tmp_path, workers)
+    (think,) = card.encode("<think>")
+    assert think not in card.render(turns("a <think> b"))
+    assert AnswerText(card.vocabulary).push([think]).text == ""
+    assert card.vocab_size == think + 1
+
+
+def test_special_tokens_within_special_tokens(tmp_path: Path, folder: Path, workers: TemplateWorkers) -> None:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    longer = AddedToken("<|im_end|>b", normalized=False, special=True)
+    _ = tokenizer.add_special_tokens([longer])  # pyright: ignore[reportUnknownMemberType]
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    _ = (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}<|im_end|>")
+    card = CardTokenizer(tmp_path, workers)
+    assert len(card.encode("<|im_end|>b")) == 1
+    ids = card.render(turns("a<|im_end|>b<|im_end|>"))
+    assert [token for token in ids if token in card.vocabulary.special_ids] == [2]
 
 
 def test_token_bytes_are_exact(card: CardTokenizer) -> None:
@@ -194,9 +233,7 @@ def test_byte_fallback_tokenizers(tmp_path: Path, workers: TemplateWorkers) -> N
 
 
 @pytest.mark.parametrize("content", [None, b"\xff", b"{}", b"[]", b'{"model": 5}'])
-def test_broken_tokenizer_files(
-    tmp_path: Path, workers: TemplateWorkers, content: bytes | None
-) -> None:
+def test_broken_tokenizer_files(tmp_path: Path, workers: TemplateWorkers, content: bytes | None) -> None:
     if content is not None:
         _ = (tmp_path / "tokenizer.json").write_bytes(content)
     with pytest.raises(TokenizerFilesError):
@@ -208,107 +245,6 @@ def test_many_threads_at_once(card: CardTokenizer) -> None:
     alone = [card.render(chat) for chat in chats]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(card.render, chats)) == alone
-
-
-# -- templates that misbehave --------------------------------------------------------------------
-
-BROKEN = {
-    "syntax": "{% if",
-    "missing": "{{ messages[7].role.upper() }}",
-    "type": "{{ 1 + 'a' }}",
-    "endless": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-    "huge number": "{{ 2 ** (2 ** 40) }}",
-    "huge text": "{{ 'x' * (10 ** 9) }}{{ 'y' * (10 ** 9) }}",
-    "recursion": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-    "escape": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-    "mutation": "{{ messages.append(1) }}",
-}
-
-
-@pytest.mark.parametrize("template", BROKEN.values(), ids=BROKEN.keys())
-def test_a_broken_template_fails_alone(workers: TemplateWorkers, template: str) -> None:
-    begin = time.monotonic()
-    with pytest.raises(TemplateError) as caught:
-        _ = workers.render(template, {"messages": [{"role": "user", "content": "my secret"}]})
-    assert not isinstance(caught.value, TemplateRefusedError)
-    assert "secret" not in str(caught.value)
-    assert time.monotonic() - begin < 10
-    assert workers.render("{{ messages | length }}", {"messages": [1, 2]}) == "2"
-
-
-def test_a_template_may_refuse_in_its_own_words(workers: TemplateWorkers) -> None:
-    with pytest.raises(TemplateRefusedError, match="Roles must alternate"):
-        _ = workers.render("{{ raise_exception('Roles must alternate') }}", {})
-    with pytest.raises(TemplateRefusedError) as caught:
-        _ = workers.render("{{ raise_exception('Not: ' + text) }}", {"text": "my secret"})
-    assert "secret" not in str(caught.value)
-
-
-def test_what_templates_rely_on(workers: TemplateWorkers) -> None:
-    template = (
-        "{% set ns = namespace(n=0) %}\n"
-        "{% for m in messages %}\n"
-        "    {% if loop.index > 2 %}{% break %}{% endif %}\n"
-        "    {% set ns.n = ns.n + m %}\n"
-        "{% endfor %}\n"
-        "{{ ns.n }}{% generation %}-{% endgeneration %}{{ {'b': '<é>', 'a': 1} | tojson }}"
-    )
-    assert workers.render(template, {"messages": [1, 2, 4]}) == '3-{"b": "<é>", "a": 1}'
-    year = workers.render("{{ strftime_now('%Y') }}", {})
-    assert abs(int(year) - time.localtime().tm_year) <= 1
-
-
-def test_large_prompts_and_answers_pass_the_pipes(workers: TemplateWorkers) -> None:
-    text = "é" * 1_000_000
-    assert workers.render("{{ text }}", {"text": text}) == text
-
-
-def test_a_killed_child_is_replaced(folder: Path) -> None:
-    workers = TemplateWorkers(workers=1)
-    card = CardTokenizer(folder, workers)
-    ids = card.render(turns("a"))
-    (child,) = workers.pids()
-    os.kill(child, signal.SIGKILL)
-    with pytest.raises(TemplateError):
-        _ = card.render(turns("a"))
-    assert card.render(turns("a")) == ids
-    workers.close()
-    assert workers.pids() == []
-    with pytest.raises(TemplateError):
-        _ = card.render(turns("a"))
-
-
-def test_a_stopped_child_runs_into_the_limit() -> None:
-    workers = TemplateWorkers(workers=1, limit_seconds=0.3)
-    assert workers.render("a", {}) == "a"
-    (child,) = workers.pids()
-    os.kill(child, signal.SIGSTOP)
-    with pytest.raises(TemplateError, match="time limit"):
-        _ = workers.render("{{ text }}", {"text": "x" * 1_000_000})
-    assert workers.render("a", {}) == "a"
-    workers.close()
-
-
-def test_waiting_for_a_worker_has_an_end() -> None:
-    workers = TemplateWorkers(workers=1, limit_seconds=0.3)
-    endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-    failures: list[type[BaseException]] = []
-
-    def run() -> None:
-        try:
-            _ = workers.render(endless, {})
-        except TemplateError as error:
-            failures.append(type(error))
-
-    threads = [threading.Thread(target=run) for _ in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=30)
-    workers.close()
-    assert len(failures) == 12
-    assert TemplateBusyError in failures
-    assert TemplateError in failures
 
 
 # -- requests to prompts -------------------------------------------------------------------------
@@ -363,9 +299,7 @@ def test_template_errors_are_told_apart(
     if template is not None:
         _ = (tmp_path / "chat_template.jinja").write_text(template)
     with pytest.raises(errors.ApiError) as caught:
-        _ = prompt_ids(
-            request(kind="chat", messages=tuple(turns("hello"))), CardTokenizer(tmp_path, workers)
-        )
+        _ = prompt_ids(request(kind="chat", messages=tuple(turns("hello"))), CardTokenizer(tmp_path, workers))
     assert (caught.value.status, caught.value.code) == (status, code)
 
 
@@ -385,11 +319,11 @@ def test_the_answer_must_fit_the_context() -> None:
 
 
 def real_folder() -> Path | None:
-    """A converted SmolLM2 folder, if this machine has one."""
-    named = os.environ.get("MLXNET_TEST_SMOLLM2")
-    cached = Path.home() / ".cache" / "mlx-network" / "smollm2"
-    found = Path(named) if named else cached
-    return found if (found / "tokenizer.json").exists() else None
+    """`MLXNET_TEST_SMOLLM2`, or the model in the shared cache."""
+    if named := os.environ.get("MLXNET_TEST_SMOLLM2"):
+        return Path(named)
+    stored = ModelStore().stored()
+    return next((model.folder for model in stored if model.card_id == "smollm2-135m-f32"), None)
 
 
 @pytest.mark.skipif(real_folder() is None, reason="needs MLXNET_TEST_SMOLLM2")

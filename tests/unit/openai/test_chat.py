@@ -71,9 +71,7 @@ def test_roles_and_parts() -> None:
 
 
 def test_null_is_absent() -> None:
-    nulls = dict.fromkeys(
-        ("temperature", "stop", "tools", "n", "logprobs", "user", "store", "seed")
-    )
+    nulls = dict.fromkeys(("temperature", "stop", "tools", "n", "logprobs", "user", "store", "seed"))
     assert chat(**nulls).ignored == ()
     assert chat_error(messages=None).code == "missing_required_parameter"
 
@@ -271,9 +269,7 @@ def test_seed_becomes_a_wire_seed() -> None:
     assert chat(seed=-1).seed == 2**63 - 1
     assert chat(seed=-(2**63)).seed == 0
     assert chat(seed=2**63 - 1).wire_sampling(seed_if_none=9).seed == 2**63 - 1
-    assert chat(temperature=0.5, logit_bias={"7": 1}).wire_sampling(
-        seed_if_none=9
-    ).model_dump() == {
+    assert chat(temperature=0.5, logit_bias={"7": 1}).wire_sampling(seed_if_none=9).model_dump() == {
         "temperature": 0.5,
         "top_p": 1.0,
         "seed": 9,
@@ -285,9 +281,7 @@ def test_seed_becomes_a_wire_seed() -> None:
 
 def test_digest_ignores_spelling_and_sees_content() -> None:
     one = parse_chat(b'{"model":"m","messages":[{"role":"user","content":"\\u00e9"}],"seed":1}')
-    same = parse_chat(
-        '{"seed": 1, "messages": [{"content": "é", "role": "user"}], "model": "m"}'.encode()
-    )
+    same = parse_chat('{"seed": 1, "messages": [{"content": "é", "role": "user"}], "model": "m"}'.encode())
     other = parse_chat(b'{"model":"m","messages":[{"role":"user","content":"e"}],"seed":1}')
     assert one.digest == same.digest
     assert one.digest != other.digest

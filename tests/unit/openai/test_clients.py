@@ -15,9 +15,7 @@ from coordinator.openai.chat import parse_chat
 from coordinator.openai.completions import parse_completion
 from coordinator.openai.fields import FIELDS, field_table, fields_of
 
-CASES: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parent / "client_bodies.json").read_text("utf-8")
-)
+CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "client_bodies.json").read_text("utf-8"))
 DOCUMENT = Path(__file__).parents[3] / "docs" / "openai-fields.md"
 
 
