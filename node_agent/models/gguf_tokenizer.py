@@ -42,9 +42,7 @@ class GgufMetadata:
         field = self._fields.get(key)
         value: object = None if field is None else cast("Any", field).contents()
         if not isinstance(value, kind):
-            raise UnsupportedGgufError(
-                f"{key}: expected {kind.__name__}, found {type(value).__name__}"
-            )
+            raise UnsupportedGgufError(f"{key}: expected {kind.__name__}, found {type(value).__name__}")
         return value
 
     def has(self, key: str) -> bool:
@@ -81,9 +79,7 @@ def _tokenizer(metadata: GgufMetadata) -> Tokenizer:
         metadata.get("tokenizer.ggml.pre", str),
     )
     if model != "gpt2":
-        raise UnsupportedGgufError(
-            f"tokenizer.ggml.model: {model!r} is not byte-level BPE ('gpt2')"
-        )
+        raise UnsupportedGgufError(f"tokenizer.ggml.model: {model!r} is not byte-level BPE ('gpt2')")
     if split not in SPLITS_DIGITS:
         known = ", ".join(sorted(SPLITS_DIGITS))
         raise UnsupportedGgufError(f"tokenizer.ggml.pre: {split!r} is not one of {known}")
@@ -99,9 +95,7 @@ def _tokenizer(metadata: GgufMetadata) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     types = cast("list[int]", metadata.get("tokenizer.ggml.token_type", list))
     if len(types) != len(tokens):
-        raise UnsupportedGgufError(
-            f"tokenizer.ggml.token_type: {len(types)} types, {len(tokens)} tokens"
-        )
+        raise UnsupportedGgufError(f"tokenizer.ggml.token_type: {len(types)} types, {len(tokens)} tokens")
     tokenizer.add_special_tokens(_added(tokens, types, CONTROL_TOKEN, special=True))  # pyright: ignore[reportUnknownMemberType]
     tokenizer.add_tokens(_added(tokens, types, USER_DEFINED_TOKEN, special=False))  # pyright: ignore[reportUnknownMemberType]
     return tokenizer

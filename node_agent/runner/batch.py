@@ -6,7 +6,6 @@ run finds a fresh batch.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ import mlx.core as mx
 
 from node_agent.runner import engine
 from node_agent.runner.engine import Generator, Model, PromptResponse, TokenResponse
+from node_agent.runner.hygiene import note
 from node_agent.runner.messages import Run
 from node_agent.runner.outbox import Outbox
 from node_agent.runner.sampling import Chooser
@@ -50,15 +50,13 @@ class Batch:
         return len(self._live)
 
     def _fresh(self) -> Generator:
-        return engine.make_generator(
-            self._model, width=self._width, prefill_step=self._prefill_step
-        )
+        return engine.make_generator(self._model, width=self._width, prefill_step=self._prefill_step)
 
     def add(self, run: Run) -> None:
         """Take a run in. One that cannot be served is failed at once, the others untouched."""
         if run.key in self._uids:
             # Failing the key would end the run that has it.
-            print(f"runner: run {run.key} is already live, ignored", file=sys.stderr)
+            note(f"run {run.key} is already live, ignored")
             return
         try:
             check_run(run, self._model.limits)
@@ -113,8 +111,11 @@ class Batch:
             self._expel(response.uid, run)
 
     def _take(self, response: TokenResponse) -> None:
-        """Pass a token on. It was drawn one step ago, so a draw that failed in this step is
-        the next token's, and the run is expelled before that is due."""
+        """Pass a token on.
+
+        It was drawn one step ago, so a draw that failed in this step is the next token's, and
+        the run is expelled before that is due.
+        """
         run, reason = self._live[response.uid], response.finish_reason
         score = run.chooser.next_score() if run.chooser.scores_tokens else None
         if reason != "stop":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -64,7 +63,7 @@ def convert(gguf_path: Path, out: Path, dtype: str = "float32") -> int:
     try:
         weights_bytes = _write_folder(metadata, gguf_path, unfinished, dtype)
         unfinished.chmod(0o755)
-        os.replace(unfinished, out)
+        unfinished.replace(out)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
@@ -176,9 +175,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         weights_bytes = convert(options.gguf, options.out, options.dtype)
     except (UnsupportedGgufError, OSError) as error:
-        print(f"convert_gguf: {error}", file=sys.stderr)
+        sys.stderr.write(f"convert_gguf: {error}\n")
         return 1
-    print(json.dumps({"out": str(options.out), "weights_bytes": weights_bytes}))
+    sys.stdout.write(json.dumps({"out": str(options.out), "weights_bytes": weights_bytes}) + "\n")
     return 0
 
 

@@ -157,5 +157,5 @@ def stop_matcher(stop_token_ids: Sequence[int]) -> object:
 
 
 def versions() -> tuple[str, str]:
-    """mlx's and mlx-lm's."""
+    """The installed mlx and mlx-lm."""
     return metadata.version("mlx"), metadata.version("mlx-lm")

@@ -42,9 +42,7 @@ def _json_object(path: Path) -> dict[str, object]:
     try:
         value: object = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise FolderRefusedError(
-            f"{path.name}: cannot be read as JSON ({type(error).__name__})"
-        ) from error
+        raise FolderRefusedError(f"{path.name}: cannot be read as JSON ({type(error).__name__})") from error
     if not isinstance(value, dict):
         raise FolderRefusedError(f"{path.name}: not a JSON object")
     return cast("dict[str, object]", value)

@@ -1,4 +1,8 @@
-"""What the child does to itself before it loads anything: no core file, no outliving its parent."""
+"""What the child does to itself before it loads anything.
+
+It leaves no core file, does not outlive its parent, and has no network: neither a fault in a
+model's code nor one of ours can then carry a prompt away.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,19 @@ from typing import Final
 
 # From <linux/prctl.h>.
 PR_SET_PDEATHSIG: Final = 1
+# From <linux/sched.h>.
+CLONE_NEWUSER: Final = 0x10000000
+CLONE_NEWNET: Final = 0x40000000
+# From <sandbox.h>: the profile is one that the system knows by name.
+SANDBOX_NAMED: Final = 1
+# What MLX may keep of freed buffers; without a limit it is as much as the whole memory.
+CACHE_BYTES: Final = 512 << 20
+
+
+def note(text: str) -> None:
+    """A line for the agent's log; never with what a prompt or an answer holds."""
+    sys.stderr.write(f"runner: {text}\n")
+    sys.stderr.flush()
 
 
 def claim_pipes() -> tuple[int, int]:
@@ -42,3 +59,19 @@ def die_with_parent() -> None:
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
+def leave_network() -> bool:
+    """Give up the network for good; False, and no change, where the system does not allow it.
+
+    Linux: a network namespace of its own with nothing in it, which a plain user may make inside
+    a user namespace. macOS: the system's sandbox profile "no-network".
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if sys.platform == "linux":
+        return any(libc.unshare(flags) == 0 for flags in (CLONE_NEWNET, CLONE_NEWUSER | CLONE_NEWNET))
+    if sys.platform == "darwin":
+        libc.sandbox_init.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_void_p]
+        problem = ctypes.c_char_p()
+        return libc.sandbox_init(b"no-network", SANDBOX_NAMED, ctypes.byref(problem)) == 0
+    return False

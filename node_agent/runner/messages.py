@@ -23,9 +23,12 @@ class RunnerMessage(BaseModel):
 
 
 class Run(RunnerMessage):
-    """Start a run. `prefix_ids` were already delivered by an earlier attempt: they are read as
-    part of the prompt, `max_tokens` counts only what is still to come, and the draw for the
-    first new token is the one at position `len(prefix_ids)`."""
+    """Start a run.
+
+    `prefix_ids` were already delivered by an earlier attempt: they are read as part of the
+    prompt, `max_tokens` counts only what is still to come, and the draw for the first new token
+    is the one at position `len(prefix_ids)`.
+    """
 
     type: Literal["run"] = "run"
     key: str
@@ -96,7 +99,7 @@ class Ended(RunnerMessage):
 
 
 class RunFailed(RunnerMessage):
-    """This run alone failed; the child and its other runs go on."""
+    """One run failed; the child and its other runs go on."""
 
     type: Literal["run_failed"] = "run_failed"
     key: str

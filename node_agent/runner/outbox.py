@@ -67,9 +67,7 @@ class Outbox:
     def ended(self, key: str, reason: FinishReason) -> None:
         """The run's waiting tokens go first, then its end."""
         self._close(key)
-        self._lines.append(
-            f'{{"type":"ended","key":{json.dumps(key)},"finish_reason":"{reason}"}}\n'
-        )
+        self._lines.append(f'{{"type":"ended","key":{json.dumps(key)},"finish_reason":"{reason}"}}\n')
 
     def failed(self, key: str, code: FailureCode, message: str) -> None:
         """The run's waiting tokens go first, then its failure. The key need not be open."""

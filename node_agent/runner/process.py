@@ -128,9 +128,7 @@ class RunnerProcess:
         """The last of what the child wrote to stderr; it never holds prompts or answers."""
         return self._stderr.decode(errors="replace")
 
-    async def start(
-        self, folder: Path, on_loading: Callable[[Loading], None] | None = None
-    ) -> Ready:
+    async def start(self, folder: Path, on_loading: Callable[[Loading], None] | None = None) -> Ready:
         """Start the child on an mlx-lm folder and wait until it has made a token.
 
         Raises `RunnerStartError` if the folder is refused, or the child dies or makes no
@@ -141,9 +139,7 @@ class RunnerProcess:
         self._on_loading = on_loading
         self._ready = asyncio.get_running_loop().create_future()
         self._child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-P", "-m", "node_agent.runner.worker", "--model", str(folder.resolve())),
-            *self._arguments,
+            *self._command(folder),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -159,6 +155,11 @@ class RunnerProcess:
         except BaseException:
             await self.close()
             raise
+
+    def _command(self, folder: Path) -> list[str]:
+        # -P: nothing is imported from the working folder.
+        module = [sys.executable, "-P", "-m", "node_agent.runner.worker"]
+        return [*module, "--model", str(folder.resolve()), *self._arguments]
 
     async def run(self, run: Run) -> None:
         """Give the child a run. Raises `RunnerGoneError`, or `ValueError` if its key is live."""
@@ -222,10 +223,11 @@ class RunnerProcess:
             while data := await child.stdout.read(READ_BYTES):
                 *lines, rest = (rest + data).split(b"\n")
                 self._silent_seconds = 0.0
+                # A line without end is cut off, and so does not parse.
+                if len(rest) > LINE_BYTES_MAX:
+                    lines.append(rest)
                 for line in lines:
                     self._hear(from_runner.validate_json(line))
-                if len(rest) > LINE_BYTES_MAX:
-                    raise ValueError("line too long")
         except ValueError:
             # Both ends are one build: such a line means that the child's memory is corrupt.
             self._stderr += b"\nrunner process: an unreadable line, killed\n"

@@ -27,8 +27,10 @@ TEMPERATURE_MIN: Final = 1e-4
 
 
 def greedy(logprobs: mx.array) -> mx.array:
-    """The likeliest token of each row. One function for all runs, so that the batch calls it
-    once for all rows."""
+    """The likeliest token of each row.
+
+    One function for all runs, so that the batch calls it once for all rows.
+    """
     return mx.argmax(logprobs, axis=-1)
 
 
@@ -97,9 +99,7 @@ class Chooser:
         self._scores: deque[tuple[mx.array, mx.array, mx.array]] = deque()
         penalised = run.sampling.presence_penalty or run.sampling.frequency_penalty
         self._penalties = (
-            Penalties(run.sampling, run.prefix_ids, vocab)
-            if penalised or run.sampling.logit_bias
-            else None
+            Penalties(run.sampling, run.prefix_ids, vocab) if penalised or run.sampling.logit_bias else None
         )
 
     @property
@@ -118,9 +118,7 @@ class Chooser:
     def next_score(self) -> Scored:
         """The log-probabilities of the oldest token that was chosen and not asked for yet."""
         chosen, ids, values = self._scores.popleft()
-        pairs = zip(
-            cast("list[int]", ids.tolist()), cast("list[float]", values.tolist()), strict=True
-        )
+        pairs = zip(cast("list[int]", ids.tolist()), cast("list[float]", values.tolist()), strict=True)
         return cast("float", chosen.item()), list(pairs)
 
     def process(self, context: mx.array, logits: mx.array) -> mx.array:

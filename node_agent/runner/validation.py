@@ -58,9 +58,7 @@ def check_run(run: Run, limits: ModelLimits) -> None:
     if not all(math.isfinite(bias) for bias in run.sampling.logit_bias.values()):
         raise RequestInvalidError("sampling.logit_bias: every value must be a finite number")
     if run.top_logprobs is not None and not 0 <= run.top_logprobs <= limits.vocab:
-        raise RequestInvalidError(
-            f"top_logprobs: {run.top_logprobs} is not within 0 to {limits.vocab}"
-        )
+        raise RequestInvalidError(f"top_logprobs: {run.top_logprobs} is not within 0 to {limits.vocab}")
     _check_context(run, limits.context_tokens)
 
 

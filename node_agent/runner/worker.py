@@ -57,7 +57,7 @@ def parse_command(line: bytes) -> Command | None:
         key = None
     if isinstance(key, str):
         return RunFailed(key=key, code="request_invalid", message=reason[:300])
-    print(f"runner: a command was ignored: {reason}", file=sys.stderr)
+    hygiene.note(f"a command was ignored: {reason}")
     return None
 
 
@@ -142,6 +142,9 @@ def serve(options: argparse.Namespace, reading: int, writing: int) -> int:
         outbox.flush(time.monotonic())
 
     began = time.monotonic()
+    mx.set_cache_limit(hygiene.CACHE_BYTES)
+    if options.memory_bytes is not None:
+        mx.set_memory_limit(options.memory_bytes)
     try:
         model = engine.load(options.model, report)
         engine.warm_up(model)
@@ -177,12 +180,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--width", type=positive, default=8, help="runs decoded together")
     parser.add_argument("--prefill-step", type=positive, default=512, help="prompt tokens a chunk")
     parser.add_argument("--gather-ms", type=float, default=20.0, help="tokens gathered a write")
-    parser.add_argument(
-        "--memory-bytes", type=positive, default=None, help="private memory at most"
-    )
+    parser.add_argument("--memory-bytes", type=positive, default=None, help="private memory at most")
     options = parser.parse_args(arguments)
     hygiene.limit_self(options.memory_bytes)
     hygiene.die_with_parent()
+    if not hygiene.leave_network():
+        hygiene.note("this system does not let a process give up its network")
     reading, writing = hygiene.claim_pipes()
     return serve(options, reading, writing)
 

@@ -62,9 +62,7 @@ def test_ready_tells_what_was_loaded(harness: RunnerHarness) -> None:
     assert harness.ready.mlx_lm_version != "none"
 
 
-def test_greedy_is_the_argmax_of_a_forward_pass(
-    harness: RunnerHarness, model: engine.Model
-) -> None:
+def test_greedy_is_the_argmax_of_a_forward_pass(harness: RunnerHarness, model: engine.Model) -> None:
     (answer,) = harness.answer(make_run("a", PROMPT, max_tokens=12))
     ids = [*PROMPT]
     for token in answer.ids:
@@ -103,9 +101,7 @@ def test_a_run_that_comes_late_or_leaves_early_changes_no_other(harness: RunnerH
 
 
 @pytest.mark.parametrize("cut", [1, 7, 19])
-def test_a_run_resumed_from_its_prefix_gives_the_same_rest(
-    harness: RunnerHarness, cut: int
-) -> None:
+def test_a_run_resumed_from_its_prefix_gives_the_same_rest(harness: RunnerHarness, cut: int) -> None:
     runs = mixed_runs()
     whole = [answer.ids for answer in harness.answer(*runs)]
     resumed = [
@@ -116,14 +112,9 @@ def test_a_run_resumed_from_its_prefix_gives_the_same_rest(
     assert rests == [ids[cut:] for ids in whole]
 
 
-def test_seeds_matter_and_draws_follow_the_distribution(
-    harness: RunnerHarness, model: engine.Model
-) -> None:
+def test_seeds_matter_and_draws_follow_the_distribution(harness: RunnerHarness, model: engine.Model) -> None:
     count = 600
-    runs = [
-        make_run(str(seed), PROMPT, temperature=1.0, seed=seed, max_tokens=1)
-        for seed in range(count)
-    ]
+    runs = [make_run(str(seed), PROMPT, temperature=1.0, seed=seed, max_tokens=1) for seed in range(count)]
     drawn = np.array([answer.ids[0] for answer in harness.answer(*runs)])
     expected = np.exp(raw_logprobs(model, PROMPT))
     for token in np.argsort(-expected)[:4]:

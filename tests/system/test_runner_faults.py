@@ -309,9 +309,7 @@ def test_a_folder_that_cannot_be_served_is_refused_with_the_reason(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_child_has_no_secrets_and_leaves_no_core(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_child_has_no_secrets_and_leaves_no_core(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     with RunnerHarness(folder) as harness:
         place = Path(f"/proc/{harness.process.pid}")
@@ -321,3 +319,20 @@ def test_the_child_has_no_secrets_and_leaves_no_core(
     assert b"HF_HUB_OFFLINE=1" in environment
     (core,) = (line.split() for line in limits if line.startswith("Max core file size"))
     assert core[4:6] == ["0", "0"]
+
+
+def may_leave_network() -> bool:
+    """Does this system let a process do so? Asked of a process of its own."""
+    program = "import sys; from node_agent.runner.hygiene import *; sys.exit(not leave_network())"
+    return subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_child_has_no_network(folder: Path) -> None:
+    if not may_leave_network():
+        pytest.skip("this kernel does not let a process give up its network")
+    with RunnerHarness(folder) as harness:
+        interfaces = Path(f"/proc/{harness.process.pid}/net/dev").read_text().splitlines()[2:]
+        routes = Path(f"/proc/{harness.process.pid}/net/route").read_text().splitlines()[1:]
+    assert [line.split(":")[0].strip() for line in interfaces] == ["lo"]
+    assert routes == []

@@ -109,9 +109,7 @@ def test_the_same_gguf_gives_the_same_bytes(tmp_path: Path) -> None:
         ({"merges": ["h e x"]}, "tokenizer.ggml.merges"),
     ],
 )
-def test_what_cannot_be_converted_is_named(
-    tmp_path: Path, changes: dict[str, Any], key: str
-) -> None:
+def test_what_cannot_be_converted_is_named(tmp_path: Path, changes: dict[str, Any], key: str) -> None:
     path = write_gguf(tmp_path / "a.gguf", **changes)
     with pytest.raises(UnsupportedGgufError, match=key):
         write_tokenizer(path, tmp_path / "out")
