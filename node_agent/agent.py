@@ -13,6 +13,7 @@ from typing import Final, final
 
 import structlog
 
+from node_agent.attempt_book import CoreSettings
 from node_agent.children import RunnerHost, fetch_model
 from node_agent.events import (
     CloseRunner,
@@ -41,7 +42,7 @@ from node_agent.protocol import messages as wire
 from node_agent.protocol.signing import hello_statement
 from node_agent.runner.process import RunnerProcess
 from node_agent.settings import LinkSettings, NodeConfig
-from node_agent.state import CoreSettings, NodeState
+from node_agent.state import NodeState
 from node_agent.status import Status, write_status
 
 log = structlog.get_logger()
@@ -277,7 +278,7 @@ class Agent:
             await asyncio.sleep(STATUS_SECONDS)
 
     def _status(self, state: str) -> Status:
-        slot = self._core.slot
+        slot = self._core.keeper.slot
         return Status(
             pid=os.getpid(),
             state=state,
@@ -286,5 +287,5 @@ class Agent:
             card_id=slot.card.id if slot is not None else None,
             card_phase=slot.phase.value if slot is not None else None,
             attempts=self._core.live_count,
-            unsettled=len(self._core.attempts) - self._core.live_count,
+            unsettled=len(self._core.book.attempts) - self._core.live_count,
         )

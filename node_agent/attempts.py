@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, final
 
 from node_agent.protocol.messages import (
     Chunk,
+    Decline,
     Failed,
     FailureCode,
     Finished,
+    FinishReason,
     LiveAttempt,
     Offer,
     TokenLogprob,
 )
+from node_agent.protocol.signing import result_statement, tokens_digest
 from node_agent.runner.messages import Run
 
 # Tokens in one resent frame; with 20 alternatives each it stays far below the frame limit.
 RESEND_TOKENS: Final = 512
+FENCES_MAX: Final = 4096
 
 
 class Phase(Enum):
@@ -148,3 +153,54 @@ class Attempt:
             sampling=offer.sampling,
             top_logprobs=offer.top_logprobs,
         )
+
+
+def finished_of(attempt: Attempt, reason: FinishReason, sign: Callable[[bytes], str]) -> Finished:
+    """The signed report of a good end: counts and digest of the tokens as they were sent."""
+    offer, count = attempt.offer, len(attempt.token_ids)
+    digest = tokens_digest(attempt.token_ids)
+    statement = result_statement(
+        job_id=offer.job_id,
+        fence=offer.fence,
+        card_revision=offer.card_revision,
+        token_count=count,
+        output_digest=digest,
+    )
+    return Finished(
+        job_id=offer.job_id,
+        fence=offer.fence,
+        finish_reason=reason,
+        token_count=count,
+        output_digest=digest,
+        signature=sign(statement),
+    )
+
+
+def failed_of(attempt: Attempt, code: FailureCode, detail: str) -> Failed:
+    """The report of a bad end."""
+    offer = attempt.offer
+    return Failed(job_id=offer.job_id, fence=offer.fence, code=code, message=detail[:300])
+
+
+@final
+class Answers:
+    """The highest fence answered for each job, and a decline so that it can be repeated.
+
+    Bounded: the oldest are forgotten, long after the coordinator has.
+    """
+
+    def __init__(self) -> None:
+        self._of_job: OrderedDict[str, tuple[int, Decline | None]] = OrderedDict()
+
+    def fence_of(self, job_id: str) -> int:
+        """The highest fence answered, 0 if none."""
+        return self._of_job.get(job_id, (0, None))[0]
+
+    def decline_of(self, job_id: str) -> Decline | None:
+        return self._of_job.get(job_id, (0, None))[1]
+
+    def remember(self, job_id: str, fence: int, decline: Decline | None) -> None:
+        self._of_job[job_id] = (fence, decline)
+        self._of_job.move_to_end(job_id)
+        while len(self._of_job) > FENCES_MAX:
+            self._of_job.popitem(last=False)

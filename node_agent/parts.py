@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from node_agent.agent import NodeParts
+from node_agent.attempt_book import CoreSettings
 from node_agent.identity import load_identity
 from node_agent.models.store import ModelStore
 from node_agent.protocol.messages import Hardware
 from node_agent.settings import LinkSettings, NodeConfig
-from node_agent.state import CoreSettings
 
 
 def make_parts(home: Path, config: NodeConfig, hardware: Hardware) -> NodeParts:

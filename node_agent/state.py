@@ -1,30 +1,25 @@
 """The node's core: every event in, every instruction out, no I/O and no clock of its own.
 
-Rules: one model (slot) at a time; at most `width` attempts in it; one attempt and one run for a
-job; a newer fence ends the older attempt; tokens are kept until `settled`; after a reconnect
-nothing is sent for an attempt until the coordinator says where to go on.
+Rules: one model (slot) at a time; at most `width` runs in it; one attempt and one run for a job;
+a newer fence ends the older attempt; tokens are kept until `settled`; after a reconnect nothing
+is sent for an attempt until the coordinator says where to go on.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
-from pathlib import Path
-from typing import Final, final
+from typing import final
 
 from node_agent.admission import Situation, memory_fault, refusal
-from node_agent.attempts import REPORTED, Attempt, Phase
+from node_agent.attempt_book import AttemptBook, CoreSettings
+from node_agent.attempts import Answers, Attempt, Phase
 from node_agent.events import (
-    CloseRunner,
     Drained,
     DrainRequested,
     Event,
     FactsMeasured,
     FetchEnded,
     FetchFailed,
-    FetchModel,
     FetchProgressed,
     FrameReceived,
     Instruction,
@@ -35,60 +30,12 @@ from node_agent.events import (
     RunnerExited,
     RunnerSaid,
     Send,
-    StartRun,
-    StartRunner,
-    StopRun,
     Tick,
 )
 from node_agent.protocol import messages as wire
 from node_agent.protocol.cards import ModelCard
-from node_agent.protocol.signing import result_statement, tokens_digest
 from node_agent.runner import messages as runner
-
-FENCES_MAX: Final = 4096
-REPORTS_MAX: Final = 256
-
-
-@dataclass(frozen=True, slots=True)
-class CoreSettings:
-    """Limits of the core. Durations in seconds, memory in bytes."""
-
-    lent_bytes: int
-    width: int = 4
-    # The node gives up before the coordinator does, so that the reason reaches it.
-    deadline_share: float = 0.8
-    stop_seconds: float = 10.0
-    drain_seconds: float = 5.0
-    report_wait_seconds: float = 2.0
-    report_wait_seconds_max: float = 30.0
-    # A model that could not be fetched is not tried again for this long.
-    unavailable_seconds: float = 60.0
-
-
-class SlotPhase(Enum):
-    FETCHING = "downloading"
-    LOADING = "loading"
-    READY = "ready"
-
-
-@dataclass(slots=True)
-class Slot:
-    """The one model that this node holds or is about to hold."""
-
-    card: ModelCard
-    revision: str
-    held: bool
-    phase: SlotPhase = SlotPhase.FETCHING
-    folder: Path | None = None
-    generation: int | None = None
-
-
-@dataclass(slots=True)
-class KnownRun:
-    """A run that the child has not ended yet; its attempt may be gone already."""
-
-    job_id: str
-    stop_due_seconds: float | None = None
+from node_agent.slot import SlotKeeper, SlotPhase
 
 
 @final
@@ -97,20 +44,14 @@ class NodeState:
 
     def __init__(self, settings: CoreSettings, sign: Callable[[bytes], str]) -> None:
         self.settings = settings
-        self.slot: Slot | None = None
-        self.attempts: dict[str, Attempt] = {}
-        self.runs: dict[str, KnownRun] = {}
         self.draining: wire.Goodbye | None = None
-        self._sign = sign
         self._out: list[Instruction] = []
+        self.keeper = SlotKeeper(self._out)
+        self.book = AttemptBook(settings, self.keeper, self._out, sign)
+        self._answers = Answers()
         self._now = 0.0
         self._link_is_up = False
-        self._closing: set[int] = set()
-        self._generations = 0
-        self._run_count = 0
-        self._runner_bytes = 0
         self._facts = FactsMeasured(free_bytes=0, disk_free_bytes=0)
-        self._answered: OrderedDict[str, tuple[int, wire.Decline | None]] = OrderedDict()
         self._unavailable: dict[str, tuple[float, str]] = {}
         self._drain_due_seconds = 0.0
         self._drained = False
@@ -119,7 +60,7 @@ class NodeState:
 
     @property
     def live_count(self) -> int:
-        return sum(attempt.is_live for attempt in self.attempts.values())
+        return self.book.live_count
 
     @property
     def mode(self) -> wire.NodeMode:
@@ -129,22 +70,21 @@ class NodeState:
 
     def live(self) -> tuple[wire.LiveAttempt, ...]:
         """Every attempt that runs or whose end is not settled."""
-        return tuple(attempt.live() for attempt in self.attempts.values())
+        return tuple(attempt.live() for attempt in self.book.attempts.values())
 
     def slots(self) -> tuple[wire.SlotReport, ...]:
         """The loaded model, if it is loaded."""
-        slot = self.slot
+        slot = self.keeper.slot
         if slot is None or slot.phase is not SlotPhase.READY:
             return ()
-        return (
-            wire.SlotReport(
-                card_id=slot.card.id,
-                card_revision=slot.revision,
-                bytes=self._runner_bytes,
-                width=self.settings.width,
-                live=self.live_count,
-            ),
+        report = wire.SlotReport(
+            card_id=slot.card.id,
+            card_revision=slot.revision,
+            bytes=self.keeper.runner_bytes,
+            width=self.settings.width,
+            live=self.live_count,
         )
+        return (report,)
 
     # -- the one way in --------------------------------------------------------------------------
 
@@ -153,8 +93,10 @@ class NodeState:
 
         Raises `IllegalTransitionError` on a fault of this program only.
         """
-        self._now = now_seconds
-        self._out = []
+        self._now = self.book.now_seconds = now_seconds
+        self._out.clear()
+        if self._drained:
+            return []
         match event:
             case RunnerSaid():
                 self._on_runner(event)
@@ -164,12 +106,8 @@ class NodeState:
                 self._facts = event
             case LinkUp() | LinkDown():
                 self._on_link(isinstance(event, LinkUp))
-            case FetchProgressed():
-                self._on_fetch_progress(event)
-            case FetchEnded():
-                self._on_fetch_ended(event)
-            case FetchFailed():
-                self._on_fetch_failed(event)
+            case FetchProgressed() | FetchEnded() | FetchFailed():
+                self._on_fetch(event)
             case RunnerExited():
                 self._on_runner_exited(event)
             case Tick():
@@ -177,15 +115,13 @@ class NodeState:
             case DrainRequested():
                 self._on_drain(event)
         self._advance()
-        return self._out
+        if self._link_is_up:
+            return list(self._out)
+        # Nothing is queued for a socket that is gone: the next one starts with `resume`.
+        return [instruction for instruction in self._out if not isinstance(instruction, Send)]
 
     def _send(self, message: Outgoing, lane: Lane = Lane.CONTROL) -> None:
-        # Nothing is queued for a socket that is gone: the next one starts with `resume`.
-        if self._link_is_up:
-            self._out.append(Send(message, lane))
-
-    def _send_data(self, message: Outgoing) -> None:
-        self._send(message, Lane.DATA)
+        self._out.append(Send(message, lane))
 
     # -- frames ----------------------------------------------------------------------------------
 
@@ -197,52 +133,49 @@ class NodeState:
                 self._on_cancel(cancel)
             case wire.Resume() as resume:
                 self._on_resume(resume)
-            case wire.Settled() as settled:
-                self._on_settled(settled)
+            case wire.Settled(job_id=job_id, fence=fence):
+                attempt = self.book.attempts.get(job_id)
+                if attempt is not None and attempt.offer.fence == fence:
+                    self.book.leave(attempt, Phase.SETTLED)
             case wire.Hold() as hold:
                 self._on_hold(hold.card)
             case wire.Challenge() | wire.Welcome() | wire.Unsupported():
                 pass  # the link's own business
 
     def _on_offer(self, offer: wire.Offer, fetch_bytes: int) -> None:
-        fence, declined = self._answered.get(offer.job_id, (0, None))
-        if offer.fence < fence:
-            return
-        attempt = self.attempts.get(offer.job_id)
-        if offer.fence == fence:
+        known = self._answers.fence_of(offer.job_id)
+        attempt = self.book.attempts.get(offer.job_id)
+        if offer.fence > known:
+            if attempt is not None:
+                self.book.leave(attempt, Phase.LOST)
+            self._answer(offer, fetch_bytes)
+        elif offer.fence == known:
+            declined = self._answers.decline_of(offer.job_id)
             if declined is not None:
                 self._send(declined)
             elif attempt is not None:
                 self._send(wire.Accept(job_id=offer.job_id, fence=offer.fence))
-            return
-        if attempt is not None:
-            self._leave(attempt, Phase.LOST)
+
+    def _answer(self, offer: wire.Offer, fetch_bytes: int) -> None:
         decline = refusal(offer, self._situation(offer, fetch_bytes))
-        self._remember(offer.job_id, offer.fence, decline)
+        self._answers.remember(offer.job_id, offer.fence, decline)
         if decline is not None:
             self._send(decline)
             return
-        self._accept(offer)
-
-    def _accept(self, offer: wire.Offer) -> None:
-        self._run_count += 1
-        attempt = Attempt(offer=offer, key=f"r{self._run_count}", deadline_seconds=0.0)
-        self._touch(attempt)
-        self.attempts[offer.job_id] = attempt
+        self.book.open(offer)
         self._send(wire.Accept(job_id=offer.job_id, fence=offer.fence))
-        self._ensure_slot(offer.card, offer.card_revision, held=False)
-        if self.slot is not None and self.slot.phase is SlotPhase.LOADING:
-            attempt.move(Phase.LOADING)
+        self.keeper.ensure(offer.card, offer.card_revision, held=False)
 
     def _situation(self, offer: wire.Offer, fetch_bytes: int) -> Situation:
-        live = [attempt for attempt in self.attempts.values() if attempt.is_live]
+        live = [attempt for attempt in self.book.attempts.values() if attempt.is_live]
         until, detail = self._unavailable.get(offer.card_revision, (0.0, ""))
+        slot = self.keeper.slot
         return Situation(
             draining=self.draining is not None,
             width=self.settings.width,
             live_count=len(live),
             live_context_tokens=max((attempt.context_tokens for attempt in live), default=0),
-            card_revision=self.slot.revision if self.slot is not None else None,
+            card_revision=slot.revision if slot is not None else None,
             available_bytes=self._available_bytes(),
             disk_free_bytes=self._facts.disk_free_bytes,
             fetch_bytes=fetch_bytes,
@@ -250,428 +183,198 @@ class NodeState:
         )
 
     def _available_bytes(self) -> int:
-        # What our own runner holds is either kept or given back before the next model is loaded.
-        return min(self.settings.lent_bytes, self._facts.free_bytes + self._runner_bytes)
-
-    def _remember(self, job_id: str, fence: int, decline: wire.Decline | None) -> None:
-        self._answered[job_id] = (fence, decline)
-        self._answered.move_to_end(job_id)
-        while len(self._answered) > FENCES_MAX:
-            self._answered.popitem(last=False)
+        # What our own child holds is either kept or given back before the next model is loaded.
+        free = self._facts.free_bytes + self.keeper.runner_bytes
+        return min(self.settings.lent_bytes, free)
 
     def _on_cancel(self, cancel: wire.Cancel) -> None:
-        fence, _ = self._answered.get(cancel.job_id, (0, None))
-        if cancel.fence < fence:
-            return
-        attempt = self.attempts.get(cancel.job_id)
-        if cancel.fence > fence:
+        known = self._answers.fence_of(cancel.job_id)
+        attempt = self.book.attempts.get(cancel.job_id)
+        if cancel.fence > known:
             # The cancelled offer may still come, late; it must find the fence taken.
-            self._remember(cancel.job_id, cancel.fence, None)
+            self._answers.remember(cancel.job_id, cancel.fence, None)
             if attempt is not None:
-                self._leave(attempt, Phase.LOST)
-        elif attempt is not None and cancel.reason == "lost":
-            self._leave(attempt, Phase.LOST)
-        elif attempt is not None and attempt.is_live:
-            self._stop(attempt, None)
+                self.book.leave(attempt, Phase.LOST)
+        elif attempt is not None and cancel.fence == known:
+            if cancel.reason == "lost":
+                self.book.leave(attempt, Phase.LOST)
+            elif attempt.is_live:
+                self.book.stop(attempt, None)
 
     def _on_resume(self, resume: wire.Resume) -> None:
-        attempt = self.attempts.get(resume.job_id)
+        attempt = self.book.attempts.get(resume.job_id)
         if attempt is None or attempt.offer.fence != resume.fence:
             return
         attempt.unheard_since_seconds = None
         for chunk in attempt.chunks_from(resume.offset):
-            self._send_data(chunk)
-        if attempt.report is not None:
-            self._send_report(attempt, attempt.report)
-
-    def _on_settled(self, settled: wire.Settled) -> None:
-        attempt = self.attempts.get(settled.job_id)
-        if attempt is not None and attempt.offer.fence == settled.fence:
-            self._leave(attempt, Phase.SETTLED)
+            self._send(chunk, Lane.DATA)
+        self.book.send_report(attempt)
 
     def _on_hold(self, card: ModelCard) -> None:
-        revision = card.revision
-        fault = None
-        if self.slot is None or self.slot.revision != revision:
+        revision, fault = card.revision, None
+        if not self.keeper.holds(revision):
             if self.live_count or self.draining is not None:
                 fault = "busy: another model is at work"
             else:
                 fault = memory_fault(card, 1, 1, self._available_bytes())
         if fault is not None:
-            report = wire.HoldReport(
-                card_id=card.id, card_revision=revision, phase="failed", detail=fault[:300]
-            )
-            self._send(report)
+            self.keeper.report_hold_failed(card, revision, fault)
             return
-        self._ensure_slot(card, revision, held=True)
-        self._report_hold(0, 0)
-
-    def _report_hold(self, done: int, total: int) -> None:
-        slot = self.slot
-        if slot is not None and slot.held:
-            report = wire.HoldReport(
-                card_id=slot.card.id,
-                card_revision=slot.revision,
-                phase=slot.phase.value,
-                done=done,
-                total=total,
-            )
-            self._send(report)
-
-    # -- the link --------------------------------------------------------------------------------
+        self.keeper.ensure(card, revision, held=True)
+        self.keeper.report_hold()
 
     def _on_link(self, is_up: bool) -> None:
         self._link_is_up = is_up
-        for attempt in self.attempts.values():
-            if attempt.unheard_since_seconds is None:
-                attempt.unheard_since_seconds = self._now
-            if attempt.report is not None:
-                attempt.report_wait_seconds = self.settings.report_wait_seconds
-                attempt.report_due_seconds = self._now + self.settings.report_wait_seconds
+        self.book.link_changed()
 
-    # -- the slot --------------------------------------------------------------------------------
+    # -- files and runner ------------------------------------------------------------------------
 
-    def _ensure_slot(self, card: ModelCard, revision: str, *, held: bool) -> None:
-        if self.slot is not None and self.slot.revision == revision:
-            self.slot.held = self.slot.held or held
-            return
-        self._close_runner()
-        self.slot = Slot(card=card, revision=revision, held=held)
-        self._out.append(FetchModel(card))
+    def _on_fetch(self, event: FetchProgressed | FetchEnded | FetchFailed) -> None:
+        match event:
+            case FetchProgressed(done_bytes=done, total_bytes=total):
+                if self.keeper.holds(event.card_revision):
+                    self._progress_waiting("downloading", done, total)
+            case FetchEnded():
+                if self.keeper.fetched(event):
+                    self.keeper.report_hold()
+                    for attempt in self.book.attempts.values():
+                        if attempt.phase is Phase.ACCEPTED:
+                            attempt.move(Phase.LOADING)
+                            self.book.touch(attempt)
+            case FetchFailed(detail=detail):
+                self._on_fetch_failed(event.card_revision, detail)
 
-    def _close_runner(self) -> None:
-        """Forget the slot and end its child; the memory counts as ours until the child is gone."""
-        if self.slot is not None and self.slot.generation is not None:
-            self._closing.add(self.slot.generation)
-            self._out.append(CloseRunner(self.slot.generation))
-        self.slot = None
-        self.runs.clear()
-
-    def _on_fetch_progress(self, event: FetchProgressed) -> None:
-        if self.slot is None or self.slot.revision != event.card_revision:
-            return
-        self._report_hold(event.done_bytes, event.total_bytes)
-        self._progress_waiting("downloading", event.done_bytes, event.total_bytes)
-
-    def _progress_waiting(self, phase: wire.Phase, done: int, total: int) -> None:
-        for attempt in self.attempts.values():
-            if attempt.is_waiting:
-                self._progress(attempt, phase, done, total)
-
-    def _progress(self, attempt: Attempt, phase: wire.Phase, done: int, total: int) -> None:
-        self._touch(attempt)
-        if attempt.unheard_since_seconds is None:
-            offer = attempt.offer
-            self._send_data(
-                wire.Progress(
-                    job_id=offer.job_id, fence=offer.fence, phase=phase, done=done, total=total
-                )
-            )
-
-    def _on_fetch_ended(self, event: FetchEnded) -> None:
-        slot = self.slot
-        if (
-            slot is None
-            or slot.revision != event.card_revision
-            or slot.phase is not SlotPhase.FETCHING
-        ):
-            return
-        slot.folder = event.folder
-        slot.phase = SlotPhase.LOADING
-        self._report_hold(0, 0)
-        for attempt in self.attempts.values():
-            if attempt.phase is Phase.ACCEPTED:
-                attempt.move(Phase.LOADING)
-                self._touch(attempt)
-
-    def _on_fetch_failed(self, event: FetchFailed) -> None:
-        until = self._now + self.settings.unavailable_seconds
-        self._unavailable[event.card_revision] = (until, event.detail)
-        slot = self.slot
-        if slot is None or slot.revision != event.card_revision or slot.folder is not None:
+    def _on_fetch_failed(self, revision: str, detail: str) -> None:
+        self._unavailable[revision] = (self._now + self.settings.unavailable_seconds, detail)
+        slot = self.keeper.slot
+        if slot is None or slot.revision != revision or slot.phase is not SlotPhase.FETCHING:
             return
         if slot.held:
-            self._send(
-                wire.HoldReport(
-                    card_id=slot.card.id,
-                    card_revision=slot.revision,
-                    phase="failed",
-                    detail=event.detail[:300],
-                )
-            )
-        self.slot = None
-        self._fail_live("download_failed", event.detail)
+            self.keeper.report_hold_failed(slot.card, revision, detail)
+        self.keeper.close()
+        self.book.fail_live("download_failed", detail)
 
-    # -- the runner ------------------------------------------------------------------------------
+    def _progress_waiting(self, phase: wire.Phase, done: int, total: int) -> None:
+        self.keeper.report_hold(done, total)
+        for attempt in self.book.attempts.values():
+            if attempt.is_waiting:
+                self.book.progress(attempt, phase, done, total)
 
     def _on_runner(self, event: RunnerSaid) -> None:
-        slot = self.slot
-        if slot is None or slot.generation != event.generation:
+        if not self.keeper.is_current(event.generation):
             return
         match event.message:
             case runner.Tokens() as tokens:
-                self._on_tokens(tokens)
+                self.book.add_tokens(tokens)
             case runner.Alive(active_bytes=active_bytes):
-                self._runner_bytes = active_bytes
-            case runner.Prefilled() as prefilled:
-                attempt = self._attempt_of(prefilled.key)
+                self.keeper.runner_bytes = active_bytes
+            case runner.Prefilled(key=key, done_tokens=done, total_tokens=total):
+                attempt = self.book.attempt_of(key)
                 if attempt is not None:
-                    self._progress(
-                        attempt, "prefill", prefilled.done_tokens, prefilled.total_tokens
-                    )
+                    self.book.progress(attempt, "prefill", done, total)
             case runner.Ended() as ended:
-                self._on_ended(ended)
-            case runner.RunFailed() as failed:
-                attempt = self._attempt_of(failed.key)
-                self.runs.pop(failed.key, None)
+                self.book.end_run(ended)
+            case runner.RunFailed(key=key, code=code, message=message):
+                attempt = self.book.attempt_of(key)
+                self.keeper.runs.pop(key, None)
                 if attempt is not None:
-                    self._fail(attempt, failed.code, failed.message)
-            case runner.LoadFailed():
-                pass  # the child's exit follows and says the same
+                    self.book.fail(attempt, attempt.stop_code or code, message)
             case runner.Loading(done_bytes=done, total_bytes=total):
-                self._report_hold(done, total)
                 self._progress_waiting("loading", done, total)
             case runner.Ready(active_bytes=active_bytes):
-                slot.phase = SlotPhase.READY
-                self._runner_bytes = active_bytes
-                self._report_hold(0, 0)
-                for attempt in self.attempts.values():
-                    if attempt.is_waiting:
-                        self._touch(attempt)
-
-    def _attempt_of(self, key: str) -> Attempt | None:
-        """The running attempt of a run; None if it was left or ended already."""
-        run = self.runs.get(key)
-        attempt = self.attempts.get(run.job_id) if run is not None else None
-        if attempt is None or attempt.key != key or not attempt.is_running:
-            return None
-        return attempt
-
-    def _on_tokens(self, tokens: runner.Tokens) -> None:
-        attempt = self._attempt_of(tokens.key)
-        if attempt is None:
-            return
-        if attempt.phase is Phase.PREFILL:
-            attempt.move(Phase.DECODING)
-        start = len(attempt.token_ids)
-        attempt.token_ids.extend(tokens.ids)
-        if tokens.logprobs is not None:
-            attempt.logprobs.extend(tokens.logprobs)
-        self._touch(attempt)
-        if attempt.unheard_since_seconds is None and self._link_is_up:
-            chunk = attempt.chunk(start, len(attempt.token_ids))
-            self._out.append(Send(chunk, Lane.DATA))
-
-    def _on_ended(self, ended: runner.Ended) -> None:
-        attempt = self._attempt_of(ended.key)
-        self.runs.pop(ended.key, None)
-        if attempt is None:
-            return
-        if ended.finish_reason == "cancelled" and attempt.stop_code is not None:
-            self._fail(attempt, attempt.stop_code, "")
-        else:
-            self._finish(attempt, ended.finish_reason)
+                self.keeper.ready(active_bytes)
+                self.keeper.report_hold()
+            case runner.LoadFailed():
+                pass  # the child's exit follows and says the same
 
     def _on_runner_exited(self, event: RunnerExited) -> None:
-        if event.generation in self._closing:
-            self._closing.discard(event.generation)
-        elif self.slot is not None and self.slot.generation == event.generation:
-            self._on_crash(self.slot, event.detail)
-        else:
+        if self.keeper.closed(event.generation) or not self.keeper.is_current(event.generation):
             return
-        self._runner_bytes = 0
-
-    def _on_crash(self, slot: Slot, detail: str) -> None:
-        self.runs.clear()
-        if slot.phase is not SlotPhase.READY:
-            self.slot = None
-            self._fail_live("load_failed", detail)
-            return
-        for attempt in list(self.attempts.values()):
+        was_ready = self.keeper.is_ready
+        self.keeper.crashed()
+        for attempt in list(self.book.attempts.values()):
             if attempt.is_running:
-                self._fail(attempt, attempt.stop_code or "runner_crashed", detail)
-        # Who only waited has not failed: the model is loaded once more for them.
-        slot.phase, slot.generation = SlotPhase.LOADING, None
+                self.book.fail(attempt, attempt.stop_code or "runner_crashed", event.detail)
+            elif attempt.is_waiting and not was_ready:
+                self.book.fail(attempt, "load_failed", event.detail)
+        # Who waited for a place in a child that worked has not failed: it is loaded once more.
         if self.live_count == 0:
-            self.slot = None
-
-    # -- ends ------------------------------------------------------------------------------------
-
-    def _touch(self, attempt: Attempt) -> None:
-        share = self.settings.deadline_share
-        attempt.deadline_seconds = self._now + share * attempt.offer.progress_deadline_seconds
-
-    def _finish(self, attempt: Attempt, reason: wire.FinishReason) -> None:
-        offer, count = attempt.offer, len(attempt.token_ids)
-        digest = tokens_digest(attempt.token_ids)
-        statement = result_statement(
-            job_id=offer.job_id,
-            fence=offer.fence,
-            card_revision=offer.card_revision,
-            token_count=count,
-            output_digest=digest,
-        )
-        attempt.move(Phase.CANCELLED if reason == "cancelled" else Phase.DONE)
-        report = wire.Finished(
-            job_id=offer.job_id,
-            fence=offer.fence,
-            finish_reason=reason,
-            token_count=count,
-            output_digest=digest,
-            signature=self._sign(statement),
-        )
-        self._report(attempt, report)
-
-    def _fail(self, attempt: Attempt, code: wire.FailureCode, detail: str) -> None:
-        attempt.move(Phase.FAILED)
-        offer = attempt.offer
-        self._report(
-            attempt,
-            wire.Failed(job_id=offer.job_id, fence=offer.fence, code=code, message=detail[:300]),
-        )
-
-    def _fail_live(self, code: wire.FailureCode, detail: str) -> None:
-        for attempt in list(self.attempts.values()):
-            if attempt.is_live:
-                self._fail(attempt, attempt.stop_code or code, detail)
-
-    def _report(self, attempt: Attempt, report: wire.Finished | wire.Failed) -> None:
-        attempt.report = report
-        attempt.report_wait_seconds = self.settings.report_wait_seconds
-        if attempt.unheard_since_seconds is None:
-            self._send_report(attempt, report)
-        else:
-            attempt.report_due_seconds = self._now + attempt.report_wait_seconds
-        reported = [a for a in self.attempts.values() if a.phase in REPORTED]
-        if len(reported) > REPORTS_MAX:
-            self._leave(reported[0], Phase.LOST)
-
-    def _send_report(self, attempt: Attempt, report: wire.Finished | wire.Failed) -> None:
-        self._send_data(report)
-        wait = attempt.report_wait_seconds
-        attempt.report_due_seconds = self._now + wait
-        attempt.report_wait_seconds = min(2 * wait, self.settings.report_wait_seconds_max)
-
-    def _stop(self, attempt: Attempt, code: wire.FailureCode | None) -> None:
-        """End a live attempt between two tokens: as cancelled, or as failed with a code."""
-        if attempt.is_waiting:
-            if code is None:
-                self._finish(attempt, "cancelled")
-            else:
-                self._fail(attempt, code, "")
-            return
-        attempt.stop_code = attempt.stop_code or code
-        if attempt.phase is not Phase.STOPPING:
-            attempt.move(Phase.STOPPING)
-            self._stop_run(attempt.key)
-
-    def _stop_run(self, key: str) -> None:
-        run = self.runs.get(key)
-        if run is None or run.stop_due_seconds is not None:
-            return
-        run.stop_due_seconds = self._now + self.settings.stop_seconds
-        if self.slot is not None and self.slot.generation is not None:
-            self._out.append(StopRun(self.slot.generation, key))
-
-    def _leave(self, attempt: Attempt, phase: Phase) -> None:
-        """Forget an attempt at once; its run, if any, is stopped and its tokens are dropped."""
-        attempt.move(phase)
-        self._stop_run(attempt.key)
-        del self.attempts[attempt.offer.job_id]
+            self.keeper.close()
 
     # -- time ------------------------------------------------------------------------------------
 
     def _on_tick(self) -> None:
-        for attempt in list(self.attempts.values()):
+        for attempt in list(self.book.attempts.values()):
             if attempt.is_live:
                 self._check_deadline(attempt)
-            elif attempt.report is not None and self._now >= attempt.report_due_seconds:
-                self._send_report(attempt, attempt.report)
-        if any(
-            run.stop_due_seconds is not None and self._now >= run.stop_due_seconds
-            for run in self.runs.values()
-        ):
-            self._close_runner()
-            self._fail_live("runner_stalled", "the runner did not stop a run in time")
+            elif self._now >= attempt.report_due_seconds:
+                self.book.send_report(attempt)
+        if self.keeper.is_stop_overdue(self._now):
+            self.keeper.close()
+            self.book.fail_live("runner_stalled", "the runner did not stop a run in time")
 
     def _check_deadline(self, attempt: Attempt) -> None:
         unheard = attempt.unheard_since_seconds
         patience = attempt.offer.progress_deadline_seconds
         if unheard is not None and self._now - unheard > patience:
-            self._leave(attempt, Phase.LOST)
+            self.book.leave(attempt, Phase.LOST)
         elif self._now >= attempt.deadline_seconds:
             self._stall(attempt)
 
     def _stall(self, attempt: Attempt) -> None:
-        phase = self.slot.phase if self.slot is not None else SlotPhase.READY
+        phase = self.keeper.slot.phase if self.keeper.slot is not None else SlotPhase.READY
         code: wire.FailureCode = "runner_stalled"
         if attempt.is_waiting and phase is SlotPhase.FETCHING:
             code = "download_failed"
         elif attempt.is_waiting and phase is SlotPhase.LOADING:
             code = "load_failed"
-            self._close_runner()
-        self._fail(attempt, code, "no progress within the deadline")
-        self._stop_run(attempt.key)
+        self.book.fail(attempt, code, "no progress within the deadline")
+        self.book.stop_run(attempt.key)
+        if code == "load_failed" and self.live_count == 0:
+            self.keeper.close()
 
     def _on_drain(self, event: DrainRequested) -> None:
         if self.draining is not None:
             return
         self.draining = wire.Goodbye(reason=event.reason)
         self._drain_due_seconds = self._now + self.settings.drain_seconds
-        for attempt in list(self.attempts.values()):
+        for attempt in list(self.book.attempts.values()):
             if attempt.is_live:
-                self._stop(attempt, "reclaimed")
+                self.book.stop(attempt, "reclaimed")
 
     # -- after every event -----------------------------------------------------------------------
 
     def _advance(self) -> None:
-        self._start_runner()
-        self._start_runs()
-        if self.draining is not None and not self._drained:
+        if self.draining is None:
+            self.keeper.start_runner_if_clear()
+            self._start_runs()
+        elif not self._drained:
             self._advance_drain(self.draining)
 
-    def _start_runner(self) -> None:
-        slot = self.slot
-        if (
-            slot is None
-            or slot.folder is None
-            or slot.generation is not None
-            or self._closing
-            or self.draining is not None
-        ):
-            return
-        self._generations += 1
-        slot.generation = self._generations
-        self._out.append(StartRunner(self._generations, slot.card, slot.folder))
-
     def _start_runs(self) -> None:
-        slot = self.slot
-        if slot is None or slot.generation is None or slot.phase is not SlotPhase.READY:
+        if not self.keeper.is_ready:
             return
-        if not any(attempt.is_waiting for attempt in self.attempts.values()):
-            return
+        waiting = [attempt for attempt in self.book.attempts.values() if attempt.is_waiting]
         # A run that was left is still in the child until it says so: it keeps its place, and no
         # job has two runs.
-        occupied = {run.job_id for run in self.runs.values()}
-        for attempt in self.attempts.values():
-            job_id = attempt.offer.job_id
-            if not attempt.is_waiting or job_id in occupied:
-                continue
-            if len(self.runs) >= self.settings.width:
+        occupied = {run.job_id for run in self.keeper.runs.values()} if waiting else set[str]()
+        for attempt in waiting:
+            if len(self.keeper.runs) >= self.settings.width:
                 return
-            attempt.move(Phase.PREFILL)
-            self._touch(attempt)
-            self.runs[attempt.key] = KnownRun(job_id)
-            self._out.append(StartRun(slot.generation, attempt.run()))
+            if attempt.offer.job_id not in occupied:
+                attempt.move(Phase.PREFILL)
+                self.book.touch(attempt)
+                self.keeper.start_run(attempt.offer.job_id, attempt.run())
 
     def _advance_drain(self, goodbye: wire.Goodbye) -> None:
-        if self.runs and self._now < self._drain_due_seconds:
+        overdue = self._now >= self._drain_due_seconds
+        if self.keeper.runs and not overdue:
             return
-        self._close_runner()
-        self._fail_live("reclaimed", "")
-        if self._closing and self._now < self._drain_due_seconds:
+        self.keeper.close()
+        self.book.fail_live("reclaimed", "")
+        if self.keeper.closing and not overdue:
             return
         # On the data lane, so that it follows the last tokens and reports.
-        self._send_data(goodbye)
+        self._send(goodbye, Lane.DATA)
         self._drained = True
         self._out.append(Drained())
