@@ -206,11 +206,17 @@ def models(url: Url = None, api_key: Key = None, as_json: AsJson = False) -> Non
     if as_json:
         _print_json(found)
         return
-    table = Table("model", "context", "in, MLX per 1M", "out, MLX per 1M", "Macs", "loaded", "tokens/s")
+    table = Table("model", "also called", "context", "in, MLX/M", "out, MLX/M", "Macs", "loaded", "tok/s")
+    aliases: dict[str, list[str]] = {}
     for model in found["data"]:
-        name = model["id"] + (f" → {model['alias_of']}" if "alias_of" in model else "")
+        if "alias_of" in model:
+            aliases.setdefault(model["alias_of"], []).append(model["id"])
+    for model in found["data"]:
+        if "alias_of" in model:
+            continue
         table.add_row(
-            name,
+            model["id"],
+            "\n".join(aliases.get(model["id"], [])),
             f"{model['context_length']:,}",
             mlx(model["price"]["input_umlx_per_million_tokens"]),
             mlx(model["price"]["output_umlx_per_million_tokens"]),

@@ -20,13 +20,13 @@ from coordinator.jobs.payloads import PayloadBox, PayloadError
 from coordinator.jobs.schemas import Work
 from coordinator.jobs.stream import Ending, JobStream
 from coordinator.nodes.channel import Channel, Fleet
+from coordinator.openai import prompt
 from coordinator.openai.request import GenerationRequest
 from coordinator.openai.results import whole_result
 from coordinator.placement.match import plan_slot
 from coordinator.placement.types import JobFacts, NotPlaced
 from coordinator.relay import LiveJob, Relay
 from coordinator.settings import Settings
-from coordinator.template_worker import TemplateBusyError, TemplateError, TemplateRefusedError
 from coordinator.tokens import CardTokenizer
 from coordinator.wakeups import LocalWakeups, RedisWakeups, Wakeups
 from node_agent.protocol.cards import ModelCard
@@ -112,10 +112,21 @@ class Runtime:
             kind = "chat" if request.kind == "chat" else None
             raise errors.model_not_found(request.model, self.catalogue.nearest(request.model, kind=kind))
         tokenizer = self.tokenizers.get(card)
-        if request.kind == "chat" and not tokenizer.has_chat_template:
-            raise errors.invalid_value("model", f"{card.id} has no chat template; use /v1/completions")
-        prompt_ids = _prompt_ids(request, tokenizer)
-        work = _checked_work(request, card, prompt_ids)
+        ids = prompt.prompt_ids(request, tokenizer)
+        max_tokens = prompt.answer_tokens_max(
+            request,
+            prompt_tokens=len(ids),
+            context_tokens=card.context_tokens,
+            default_tokens=self.settings.answer_tokens_default,
+        )
+        work = Work(
+            kind=request.kind,
+            prompt_ids=tuple(ids),
+            max_tokens=max_tokens,
+            stop=request.stop,
+            sampling=request.wire_sampling(seed_if_none=secrets.randbits(63)),
+            top_logprobs=request.top_logprobs,
+        )
         return card, tokenizer, work
 
     def make_live(
@@ -206,49 +217,3 @@ class Runtime:
         if plan_slot(least, channel.hardware.lent_bytes) is not None:
             _ = channel.send(Hold(card=card))
 
-
-def _prompt_ids(request: GenerationRequest, tokenizer: CardTokenizer) -> list[int]:
-    if request.messages is not None:
-        try:
-            return tokenizer.render(request.messages)
-        except TemplateRefusedError as error:
-            raise errors.template_refused(str(error)) from None
-        except TemplateBusyError:
-            raise errors.rate_limited(retry_after_seconds=2, what="chat templates rendered at once") from None
-        except TemplateError as error:
-            log.warning("template_failed", error=str(error))
-            raise errors.template_failed() from None
-    if isinstance(request.prompt, str):
-        return tokenizer.encode(request.prompt)
-    ids = list(request.prompt or ())
-    if ids and max(ids) >= tokenizer.vocab_size:
-        raise errors.invalid_value("prompt", f"token ids must be below {tokenizer.vocab_size}")
-    return ids
-
-
-def _checked_work(request: GenerationRequest, card: ModelCard, prompt_ids: list[int]) -> Work:
-    param = "messages" if request.kind == "chat" else "prompt"
-    if not prompt_ids:
-        raise errors.invalid_value(param, "it has no tokens; send some text")
-    room = card.context_tokens - len(prompt_ids)
-    max_tokens = request.max_tokens if request.max_tokens is not None else room
-    if room < 1 or max_tokens > room:
-        raise errors.context_length_exceeded(
-            prompt_tokens=len(prompt_ids),
-            max_tokens=max(max_tokens, 1),
-            context_tokens=card.context_tokens,
-            param=param,
-        )
-    for token_id in request.logit_bias:
-        if token_id >= card.shape.vocab:
-            raise errors.invalid_value("logit_bias", f"token ids must be below {card.shape.vocab}")
-    if request.top_logprobs is not None and request.top_logprobs >= card.shape.vocab:
-        raise errors.invalid_value("top_logprobs", f"must be below {card.shape.vocab}")
-    return Work(
-        kind=request.kind,
-        prompt_ids=tuple(prompt_ids),
-        max_tokens=max_tokens,
-        stop=request.stop,
-        sampling=request.wire_sampling(seed_if_none=secrets.randbits(63)),
-        top_logprobs=request.top_logprobs,
-    )

@@ -32,6 +32,7 @@ class Settings(BaseSettings):
 
     # -- limits
     body_bytes_max: int = 8 << 20  # the largest prompts in use are under 2 MiB of text
+    answer_tokens_default: int = 4096  # bounds the hold of requests that name no limit
     template_seconds_max: float = 2.0  # real templates take under 5 ms; this stops loops
     jobs_per_account_max: int = 64  # queued or running at once; more gets 429
     idempotency_key_chars_max: int = 255  # what other APIs of this shape accept
@@ -55,7 +56,6 @@ class Settings(BaseSettings):
     reader_stall_seconds: float = 60.0  # a reader that takes nothing for so long is cut
     stream_keep_seconds: float = 600.0  # a finished stream can be read again for so long
     result_keep_seconds: float = 86_400.0  # an unfetched asynchronous result
-    prefix_write_seconds: float = 1.0  # how far the stored prefix may lag behind
 
     # -- money
     fee_ppm: int = Field(default=100_000, ge=0, lt=1_000_000)

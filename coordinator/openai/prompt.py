@@ -32,8 +32,11 @@ def prompt_ids(request: GenerationRequest, tokenizer: CardTokenizer) -> list[int
     return ids
 
 
-def answer_tokens_max(request: GenerationRequest, *, prompt_tokens: int, context_tokens: int) -> int:
-    """How many tokens the answer may have: what was asked for, else what the context leaves.
+def answer_tokens_max(
+    request: GenerationRequest, *, prompt_tokens: int, context_tokens: int, default_tokens: int
+) -> int:
+    """How many tokens the answer may have: what was asked for, else `default_tokens` or what the
+    context leaves, whichever is less.
 
     Raises `ApiError` (400 `context_length_exceeded`) when it does not fit.
     """
@@ -45,7 +48,7 @@ def answer_tokens_max(request: GenerationRequest, *, prompt_tokens: int, context
             context_tokens=context_tokens,
             param="messages" if request.kind == "chat" else "prompt",
         )
-    return context_tokens - prompt_tokens if asked is None else asked
+    return min(context_tokens - prompt_tokens, default_tokens) if asked is None else asked
 
 
 def _chat_ids(request: GenerationRequest, tokenizer: CardTokenizer) -> list[int]:

@@ -305,13 +305,14 @@ def test_template_errors_are_told_apart(
 
 def test_the_answer_must_fit_the_context() -> None:
     chat = request(kind="chat")
-    assert answer_tokens_max(chat, prompt_tokens=90, context_tokens=100) == 10
-    assert answer_tokens_max(chat, prompt_tokens=99, context_tokens=100) == 1
+    assert answer_tokens_max(chat, prompt_tokens=90, context_tokens=100, default_tokens=4096) == 10
+    assert answer_tokens_max(chat, prompt_tokens=99, context_tokens=100, default_tokens=4096) == 1
+    assert answer_tokens_max(chat, prompt_tokens=9, context_tokens=100, default_tokens=7) == 7
     asked = request(kind="completion", max_tokens=10)
-    assert answer_tokens_max(asked, prompt_tokens=90, context_tokens=100) == 10
+    assert answer_tokens_max(asked, prompt_tokens=90, context_tokens=100, default_tokens=4096) == 10
     for wanting, prompt_tokens, param in ((chat, 100, "messages"), (asked, 91, "prompt")):
         with pytest.raises(errors.ApiError) as caught:
-            _ = answer_tokens_max(wanting, prompt_tokens=prompt_tokens, context_tokens=100)
+            _ = answer_tokens_max(wanting, prompt_tokens=prompt_tokens, context_tokens=100, default_tokens=4096)
         assert (caught.value.code, caught.value.param) == ("context_length_exceeded", param)
 
 
