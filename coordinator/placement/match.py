@@ -78,9 +78,7 @@ def _seat(job: JobFacts, host: HostFacts) -> SlotFacts | SlotPlan | RejectReason
     plan = plan_slot(job, host.lent_bytes)
     if plan is None:
         return "memory_lent_short"
-    return SlotPlan(
-        plan.bytes, plan.width, plan.tokens_max, tuple(slot.slot_id for slot in host.slots)
-    )
+    return SlotPlan(plan.bytes, plan.width, plan.tokens_max, tuple(slot.slot_id for slot in host.slots))
 
 
 def forecast(job: JobFacts, host: HostFacts, *, is_warm: bool, live: int) -> Forecast:
@@ -120,7 +118,13 @@ def match(job: JobFacts, hosts: Iterable[HostFacts]) -> Placed | NotPlaced:
         return NotPlaced(dict(rejected), is_ever, needed, largest)
     best = min(placed.forecast.total_seconds for _, placed in candidates)
     band = [entry for entry in candidates if entry[1].forecast.total_seconds <= best * BAND]
-    return min(band, key=lambda entry: (_given_share(entry[0]), entry[0].node_id))[1]
+    return min(band, key=_precedence)[1]
+
+
+def _precedence(entry: tuple[HostFacts, Placed]) -> tuple[float, float, str]:
+    """The most owed first, then the soonest done; the id makes it deterministic."""
+    host, placed = entry
+    return (_given_share(host), placed.forecast.total_seconds, host.node_id)
 
 
 def _given_share(host: HostFacts) -> float:

@@ -312,7 +312,9 @@ def test_the_answer_must_fit_the_context() -> None:
     assert answer_tokens_max(asked, prompt_tokens=90, context_tokens=100, default_tokens=4096) == 10
     for wanting, prompt_tokens, param in ((chat, 100, "messages"), (asked, 91, "prompt")):
         with pytest.raises(errors.ApiError) as caught:
-            _ = answer_tokens_max(wanting, prompt_tokens=prompt_tokens, context_tokens=100, default_tokens=4096)
+            _ = answer_tokens_max(
+                wanting, prompt_tokens=prompt_tokens, context_tokens=100, default_tokens=4096
+            )
         assert (caught.value.code, caught.value.param) == ("context_length_exceeded", param)
 
 

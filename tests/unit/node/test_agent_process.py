@@ -153,9 +153,7 @@ def test_a_drain_hands_a_running_attempt_back(tmp_path: Path) -> None:
             await double.send(offer(max_tokens=2000, stop_token_ids=()))
             before = await double.until(is_chunk)
             attic.process.send_signal(signal.SIGINT)
-            frames = before + await double.until(
-                lambda frame: isinstance(frame, wire.Goodbye), 10
-            )
+            frames = before + await double.until(lambda frame: isinstance(frame, wire.Goodbye), 10)
             failed = [frame for frame in frames if isinstance(frame, wire.Failed)]
             assert [frame.code for frame in failed] == ["reclaimed"]
             joined(frames)
