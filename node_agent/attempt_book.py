@@ -20,7 +20,7 @@ class CoreSettings:
     """Limits of the core. Durations in seconds, memory in bytes."""
 
     lent_bytes: int
-    width: int = 4
+    width: int = 8
     # The node gives up before the coordinator does, so that the reason reaches it.
     deadline_share: float = 0.8
     stop_seconds: float = 10.0

@@ -49,7 +49,7 @@ def join(
     url: Annotated[str, typer.Argument(help="The coordinator, https://network.example.org")],
     name: Annotated[str | None, typer.Option("--name", help="What this node is called.")] = None,
     lend_gib: LendGib = None,
-    width: Width = 4,
+    width: Width = 8,
     models_dir: ModelsDir = None,
     no_run: Annotated[bool, typer.Option("--no-run", help="Join, but do not run yet.")] = False,
     home: Home = None,

@@ -14,6 +14,7 @@ from node_agent.settings import LinkSettings, NodeConfig
 
 def make_parts(home: Path, config: NodeConfig, hardware: Hardware) -> NodeParts:
     """Raises `SettingsError` if the key is damaged."""
+    hardware = hardware.model_copy(update={"width": config.width})
     models_dir = Path(config.models_dir) if config.models_dir else None
     return NodeParts(
         home=home,

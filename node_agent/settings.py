@@ -39,7 +39,7 @@ class NodeConfig(BaseModel):
     node_id: str
     name: str
     owner: str = ""
-    width: Annotated[int, Field(ge=1, le=64)] = 4
+    width: Annotated[int, Field(ge=1, le=64)] = 8
     lend_gib: Annotated[float, Field(gt=0)] | None = None
     models_dir: str | None = None
 

@@ -173,7 +173,8 @@ def admit_hello(session: Session, hello: wire.Hello, *, settings: Settings, unkn
         raise SocketRefusedError(unknown, f"the signature does not fit the node's key and {settings.origin}")
     if node.revoked_us is not None:
         raise SocketRefusedError(revoked, "this node was removed: run 'mlx-node join' to enrol it again")
-    if hello.hardware.lent_bytes < node.reserved_bytes:
+    widest = session.scalar(select(func.max(Slot.width)).where(Slot.node_id == node.id)) or 0
+    if hello.hardware.lent_bytes < node.reserved_bytes or hello.hardware.width < widest:
         drop_idle_slots(session, node)
     node.lent_bytes = max(hello.hardware.lent_bytes, node.reserved_bytes)
     node.hardware = hello.hardware.model_dump(mode="json")

@@ -29,20 +29,21 @@ BAND: Final = 1.15
 WIDTH_MAX: Final = 8
 
 
-def plan_slot(job: JobFacts, lent_bytes: int) -> SlotPlan | None:
-    """The widest slot (at most `WIDTH_MAX` sequences) for the job's model within `lent_bytes`.
+def plan_slot(job: JobFacts, lent_bytes: int, width_max: int = WIDTH_MAX) -> SlotPlan | None:
+    """The widest slot (at most `width_max` sequences) for the job's model within `lent_bytes`.
 
     The context per sequence is the model's own where that fits at full width; else it is halved
-    down to what the job needs, and only then is the slot made narrower. None if even one
-    sequence of this job does not fit.
+    until it fits or is just what the job needs, and only then is the slot made narrower. None if
+    even one sequence of this job does not fit.
     """
     card = job.card
     tokens_max = card.context_tokens
-    while tokens_max // 2 >= job.tokens and (
-        memory.needed_bytes(card, context_tokens=tokens_max, width=WIDTH_MAX) > lent_bytes
+    while (
+        tokens_max > job.tokens
+        and memory.needed_bytes(card, context_tokens=tokens_max, width=width_max) > lent_bytes
     ):
-        tokens_max //= 2
-    for width in range(WIDTH_MAX, 0, -1):
+        tokens_max = max(tokens_max // 2, job.tokens)
+    for width in range(width_max, 0, -1):
         needed = memory.needed_bytes(card, context_tokens=tokens_max, width=width)
         if needed <= lent_bytes:
             return SlotPlan(needed, width, tokens_max, ())
@@ -54,7 +55,7 @@ def _gate(job: JobFacts, host: HostFacts) -> RejectReason | None:
         return "context_too_long"
     if host.node_id in job.excluded_node_ids:
         return "excluded"
-    if plan_slot(job, host.lent_bytes) is None:
+    if plan_slot(job, host.lent_bytes, width_max=1) is None:
         return "memory_lent_short"
     if not host.is_online:
         return "offline"
@@ -75,7 +76,7 @@ def _seat(job: JobFacts, host: HostFacts) -> SlotFacts | SlotPlan | RejectReason
             return slot if slot.live < slot.width else "slot_full"
     if any(slot.live for slot in host.slots):
         return "memory_busy"
-    plan = plan_slot(job, host.lent_bytes)
+    plan = plan_slot(job, host.lent_bytes, min(WIDTH_MAX, host.hardware.width))
     if plan is None:
         return "memory_lent_short"
     return SlotPlan(plan.bytes, plan.width, plan.tokens_max, tuple(slot.slot_id for slot in host.slots))

@@ -76,13 +76,15 @@ class TokenLogprob(Message):
 
 
 class Hardware(Message):
-    """What a node says of its Mac. Claims: used for placement, never for money."""
+    """What a node says of its Mac, and how much of it its owner lends: memory, and `width` attempts
+    at the same time. Claims: used for placement, never for money."""
 
     chip: str = "unknown"
     memory_bytes: Annotated[int, Field(gt=0)]
     lent_bytes: Annotated[int, Field(gt=0)]
     bandwidth_bytes_per_second: Annotated[int, Field(gt=0)]
     gpu_cores: Count = 0
+    width: Annotated[int, Field(ge=1, le=64)] = 8
     os: str = "unknown"
     accelerated: bool = False
 

@@ -126,10 +126,7 @@ def test_a_planned_slot_fits_its_memory_and_its_job(lent_bytes: int, prompt: int
     job = make_job(prompt_tokens=prompt, max_tokens=answer)
     plan = plan_slot(job, lent_bytes)
     if plan is None:
-        least = memory.needed_bytes(CARD, context_tokens=job.tokens, width=1)
-        # The context is halved, never cut to the token: less than twice what the job needs.
-        assert lent_bytes < memory.needed_bytes(CARD, context_tokens=2 * job.tokens + 256, width=1)
-        assert least > 0
+        assert lent_bytes < memory.needed_bytes(CARD, context_tokens=job.tokens, width=1)
         return
     assert plan.bytes <= lent_bytes
     assert plan.bytes == memory.needed_bytes(CARD, context_tokens=plan.tokens_max, width=plan.width)
