@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import uvicorn
+from fastapi import FastAPI
 
 from coordinator.accounts.service import AccountError, create_account, create_key
 from coordinator.client import ClientError
@@ -30,6 +31,11 @@ def serve_forever(home: Path, *, host: str, port: int, log_json: bool) -> None:
         app = build_app(settings)
     except (DatabaseUnavailable, DatabaseFull, OSError) as error:
         raise ClientError(str(error)) from error
+    make_server(app).run(sockets=[listener])
+
+
+def make_server(app: FastAPI, *, shutdown_seconds: int = SHUTDOWN_SECONDS) -> uvicorn.Server:
+    """The server with the limits that nodes and submitters rely on."""
     config = uvicorn.Config(
         app,
         log_level=logging.WARNING,
@@ -38,10 +44,10 @@ def serve_forever(home: Path, *, host: str, port: int, log_json: bool) -> None:
         ws_ping_interval=20.0,
         ws_ping_timeout=20.0,
         ws_per_message_deflate=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_graceful_shutdown=shutdown_seconds,
         server_header=False,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    return uvicorn.Server(config)
 
 
 def _listen(host: str, port: int) -> socket.socket:

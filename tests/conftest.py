@@ -2,4 +2,16 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.fixtures.databases"]
+import pytest
+
+pytest_plugins = [
+    "tests.fixtures.coordinator",
+    "tests.fixtures.databases",
+    "tests.fixtures.scripted_node",
+]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Asynchronous tests run on asyncio, as the product does."""
+    return "asyncio"

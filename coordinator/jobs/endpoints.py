@@ -7,6 +7,7 @@ import json
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -99,7 +100,10 @@ async def cancel(request: Request, job_id: str) -> Response:
 
 @router.get("/v1/jobs/{job_id}/result", openapi_extra=audience("account"))
 async def result(request: Request, job_id: str) -> Response:
-    """The answer of an asynchronous job, as the chat or completion endpoint would have given it."""
+    """The answer of an asynchronous job, as the chat or completion endpoint would have given it.
+
+    It can be fetched once: what has been sent is no longer kept.
+    """
     runtime = runtime_of(request)
     caller = await caller_of(request)
 
@@ -123,7 +127,18 @@ async def result(request: Request, job_id: str) -> Response:
             f"The answer of {job_id} is no longer kept.",
             type="not_found_error",
         )
-    return Response(content, media_type="application/json", headers={"x-job-id": job_id})
+
+    def drop() -> None:
+        with runtime.database.write() as session:
+            service.drop_result(session, job.id)
+
+    # After the answer has gone out, so that a broken write does not lose it.
+    return Response(
+        content,
+        media_type="application/json",
+        headers={"x-job-id": job_id},
+        background=BackgroundTask(drop),
+    )
 
 
 @router.get("/v1/jobs/{job_id}/events", openapi_extra=audience("account"))

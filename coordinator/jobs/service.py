@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from coordinator import errors
@@ -178,6 +178,13 @@ def load_result(session: Session, job_id: str, payloads: PayloadBox) -> bytes | 
     if session.get(JobPayload, (job_id, "result")) is None:
         return None
     return _open_part(session, job_id, payloads, "result")
+
+
+def drop_result(session: Session, job_id: str) -> None:
+    """Forget the stored answer: it was fetched."""
+    _ = session.execute(
+        delete(JobPayload).where(JobPayload.job_id == job_id, JobPayload.part == "result")
+    )
 
 
 def _open_part(session: Session, job_id: str, payloads: PayloadBox, part: Part) -> bytes:
