@@ -114,9 +114,7 @@ class AttemptBook:
 
     def touch(self, attempt: Attempt) -> None:
         share = self._settings.deadline_share
-        attempt.deadline_seconds = (
-            self.now_seconds + share * attempt.offer.progress_deadline_seconds
-        )
+        attempt.deadline_seconds = self.now_seconds + share * attempt.offer.progress_deadline_seconds
 
     def finish(self, attempt: Attempt, reason: wire.FinishReason) -> None:
         attempt.move(Phase.CANCELLED if reason == "cancelled" else Phase.DONE)

@@ -69,9 +69,7 @@ class IllegalTransitionError(RuntimeError):
 
     def __init__(self, attempt: Attempt, target: Phase) -> None:
         story = " -> ".join(phase.value for phase in attempt.story)
-        super().__init__(
-            f"{attempt.offer.job_id}#{attempt.offer.fence}: {story} -/-> {target.value}"
-        )
+        super().__init__(f"{attempt.offer.job_id}#{attempt.offer.fence}: {story} -/-> {target.value}")
 
 
 @dataclass(slots=True)
@@ -137,9 +135,7 @@ class Attempt:
         )
 
     def live(self) -> LiveAttempt:
-        return LiveAttempt(
-            job_id=self.offer.job_id, fence=self.offer.fence, offset=len(self.token_ids)
-        )
+        return LiveAttempt(job_id=self.offer.job_id, fence=self.offer.fence, offset=len(self.token_ids))
 
     def run(self) -> Run:
         """What the runner is told: no names, only ids and how to draw."""

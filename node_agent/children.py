@@ -38,9 +38,7 @@ OnEvent = Callable[[Event], None]
 class RunnerHost:
     """One runner child as a stream of events; commands keep their order."""
 
-    def __init__(
-        self, generation: int, process: RunnerProcess, folder: Path, on_event: OnEvent
-    ) -> None:
+    def __init__(self, generation: int, process: RunnerProcess, folder: Path, on_event: OnEvent) -> None:
         self._generation = generation
         self._process = process
         self._folder = folder
@@ -98,14 +96,13 @@ class RunnerHost:
 
     async def close(self) -> None:
         """End the child; `serve` then reports its exit."""
-        while self._process.pid is None and not self._is_over:
+        # The process says nothing when it gets its pid; this lasts for some milliseconds at most.
+        while self._process.pid is None and not self._is_over:  # noqa: ASYNC110
             await asyncio.sleep(PID_POLL_SECONDS)
         await self._process.close()
 
 
-async def fetch_model(
-    card: ModelCard, cache: Path, models_dir: Path | None, on_event: OnEvent
-) -> None:
+async def fetch_model(card: ModelCard, cache: Path, models_dir: Path | None, on_event: OnEvent) -> None:
     """Fetch a card's files in a child, so that hashing and unpacking never hold up the agent."""
     revision = card.revision
     last = "the fetching process ended without a word"
@@ -134,9 +131,7 @@ async def fetch_model(
         on_event(FetchFailed(revision, last))
 
 
-async def _start_fetch(
-    card: Path, cache: Path, models_dir: Path | None
-) -> asyncio.subprocess.Process:
+async def _start_fetch(card: Path, cache: Path, models_dir: Path | None) -> asyncio.subprocess.Process:
     arguments = ["fetch", "--card", str(card), "--cache", str(cache), "--json"]
     if models_dir is not None:
         arguments += ["--models-dir", str(models_dir)]

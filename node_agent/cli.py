@@ -29,9 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Home = Annotated[
-    Path | None, typer.Option("--home", help="The node's folder [MLXNODE_HOME, ~/.mlx-node].")
-]
+Home = Annotated[Path | None, typer.Option("--home", help="The node's folder [MLXNODE_HOME, ~/.mlx-node].")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines instead of text.")]
 ModelsDir = Annotated[
     Path | None,
@@ -65,8 +63,7 @@ def join(
         config = load_config(place)
         if config is not None and config.coordinator != origin:
             raise SettingsError(
-                f"this node belongs to {config.coordinator}. Run mlx-node leave, or name another"
-                " --home"
+                f"this node belongs to {config.coordinator}. Run mlx-node leave, or name another --home"
             )
         hardware = _measure(lend_gib)
         if config is None:
@@ -180,9 +177,7 @@ def _run(place: Path, config: NodeConfig, as_json: bool, hardware: Hardware) -> 
         _die(str(error), as_json)
 
 
-def _enrol(
-    place: Path, origin: str, name: str | None, hardware: Hardware, as_json: bool
-) -> NodeConfig:
+def _enrol(place: Path, origin: str, name: str | None, hardware: Hardware, as_json: bool) -> NodeConfig:
     import platform
 
     import httpx2

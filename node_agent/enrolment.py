@@ -44,9 +44,7 @@ class Outcome(BaseModel):
     name: str | None = None
 
 
-def start(
-    client: httpx2.Client, origin: str, identity: Identity, name: str, hardware: Hardware
-) -> Started:
+def start(client: httpx2.Client, origin: str, identity: Identity, name: str, hardware: Hardware) -> Started:
     """Ask to join. Raises `EnrolmentError`."""
     nonce = encode_bytes(secrets.token_bytes(24))
     statement = enrolment_statement(audience=origin, public_key=identity.public_key, nonce=nonce)

@@ -29,6 +29,7 @@ class _Farewell:
         return hello_of(self._parts, challenge)
 
     def on_link_up(self, welcome: wire.Welcome) -> None:
+        del welcome
         self.link.send(wire.Goodbye(reason="leave"), Lane.CONTROL)
         self.welcomed.set()
 
@@ -45,9 +46,7 @@ async def say_goodbye(home: Path, config: NodeConfig, hardware: wire.Hardware) -
     task = asyncio.create_task(farewell.link.run())
     welcomed = asyncio.create_task(farewell.welcomed.wait())
     try:
-        await asyncio.wait(
-            {task, welcomed}, timeout=FAREWELL_SECONDS, return_when=asyncio.FIRST_COMPLETED
-        )
+        await asyncio.wait({task, welcomed}, timeout=FAREWELL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if welcomed.done():
             await farewell.link.close()
             return None

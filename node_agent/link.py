@@ -102,6 +102,11 @@ class Link:
             return
         (self._control if lane is Lane.CONTROL else self._data).append(message)
         self._wake.set()
+        if len(self._data) > self._settings.data_frames_max and self._socket is not None:
+            # Its writer is stuck in a send, so a polite close would be stuck behind it.
+            log.warning("link_overflow", frames=len(self._data))
+            self._data.clear()
+            self._socket.transport.abort()
 
     async def run(self) -> None:
         """Hold a socket until `close`. Raises `RefusedError` if the coordinator says never."""
@@ -145,9 +150,7 @@ class Link:
         ) as socket:
             self._socket = socket
             try:
-                welcome = await asyncio.wait_for(
-                    self._introduce(socket), self._settings.challenge_seconds
-                )
+                welcome = await asyncio.wait_for(self._introduce(socket), self._settings.challenge_seconds)
                 self._control.clear()
                 self._data.clear()
                 self._is_up = True
@@ -196,10 +199,6 @@ class Link:
     async def _write(self, socket: ClientConnection) -> None:
         while True:
             while lane := self._control or self._data:
-                if len(self._data) > self._settings.data_frames_max:
-                    log.warning("link_overflow", frames=len(self._data))
-                    await socket.close(1013, "the node's frames are not read")
-                    return
                 await socket.send(wire.encode(lane.popleft()))
             if self._is_closing:
                 self._flushed.set()

@@ -1,4 +1,4 @@
-"""This machine as the protocol describes it, and what of it is free just now."""
+"""The machine as the protocol describes it, and what of it is free just now."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ def lent_bytes(memory_bytes: int, lend_gib: float | None, *, on_mac: bool) -> in
         return int(memory_bytes * (MAC_LENT_SHARE if on_mac else LINUX_LENT_SHARE))
     asked = int(lend_gib * GIB)
     if not 0 < asked <= memory_bytes:
-        raise ValueError(
-            f"--lend-gib: {lend_gib:g} is not above 0 and at most {memory_bytes / GIB:.1f}"
-        )
+        raise ValueError(f"--lend-gib: {lend_gib:g} is not above 0 and at most {memory_bytes / GIB:.1f}")
     return asked
 
 

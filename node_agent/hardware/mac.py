@@ -43,7 +43,7 @@ def parse_sw_vers(text: str) -> str:
 
 
 def read_chip() -> str:
-    """This Mac's chip, "Apple M4 Pro", or "unknown"."""
+    """The chip, "Apple M4 Pro", or "unknown"."""
     chip = parse_profiler_chip(output_of("system_profiler", "-json", "SPHardwareDataType"))
     if chip is not None:
         return chip

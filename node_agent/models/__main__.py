@@ -43,13 +43,14 @@ class Reporter:
 
     def say(self, event: str, text: str, **facts: object) -> None:
         line = json.dumps({"event": event, **facts}) if self._as_json else text
-        print(line, flush=True)
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
 
     def fail(self, message: str) -> None:
         if self._as_json:
             self.say("error", message, message=message)
         else:
-            print(message, file=sys.stderr)
+            sys.stderr.write(message + "\n")
 
 
 def read_card(path: Path) -> ModelCard:

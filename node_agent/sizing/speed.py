@@ -35,9 +35,7 @@ def parameter_count(card: ModelCard) -> int:
     return shape.layers * (attention + feed_forward) + shape.vocab * shape.hidden
 
 
-def decode_seconds_per_token(
-    card: ModelCard, hardware: Hardware, *, context_tokens: int = 0
-) -> float:
+def decode_seconds_per_token(card: ModelCard, hardware: Hardware, *, context_tokens: int = 0) -> float:
     """Seconds per answer token of one sequence: bytes read over the usable bandwidth.
 
     Every weight is read once per token, and the cache of the `context_tokens` before it.

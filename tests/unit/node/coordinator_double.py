@@ -30,9 +30,7 @@ class CoordinatorDouble:
     enrolments: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
     polls_until_approved: int = 1
     hellos: list[wire.Hello] = field(default_factory=list[wire.Hello])
-    frames: asyncio.Queue[wire.ToCoordinator] = field(
-        default_factory=asyncio.Queue[wire.ToCoordinator]
-    )
+    frames: asyncio.Queue[wire.ToCoordinator] = field(default_factory=asyncio.Queue[wire.ToCoordinator])
     socket: WebSocket | None = None
     close_with: int | None = None
     heartbeat_seconds: float = 0.5
@@ -54,7 +52,7 @@ class CoordinatorDouble:
 
     async def wait_connected(self, count: int, seconds: float = 30.0) -> None:
         async with asyncio.timeout(seconds):
-            while len(self.hellos) < count or self.socket is None:
+            while len(self.hellos) < count or self.socket is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
     def app(self) -> FastAPI:
@@ -88,9 +86,7 @@ class CoordinatorDouble:
                 return JSONResponse({"state": "pending", "owner": None, "node_id": None})
             key = decode_bytes(str(self.enrolments[-1]["public_key"]))
             node_id, name = node_id_of(key), self.enrolments[-1]["name"]
-            return JSONResponse(
-                {"state": "approved", "owner": "acct_1", "node_id": node_id, "name": name}
-            )
+            return JSONResponse({"state": "approved", "owner": "acct_1", "node_id": node_id, "name": name})
 
         @app.websocket("/nodes/v1/socket")
         async def hold(socket: WebSocket) -> None:  # pyright: ignore[reportUnusedFunction]
@@ -128,7 +124,7 @@ async def coordinator_double() -> AsyncGenerator[CoordinatorDouble]:
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # pyright: ignore[reportAttributeAccessIssue]
     task = asyncio.create_task(server.serve())
-    while not server.started:
+    while not server.started:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     double.origin = f"http://127.0.0.1:{port}"

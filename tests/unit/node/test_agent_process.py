@@ -16,12 +16,12 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.unit.node.coordinator_double import CoordinatorDouble, coordinator_double
 
 from node_agent.models.store import ModelStore
 from node_agent.protocol import messages as wire
 from node_agent.protocol.cards import ModelCard
 from node_agent.protocol.signing import decode_bytes, is_signed_by, result_statement, tokens_digest
+from tests.unit.node.coordinator_double import CoordinatorDouble, coordinator_double
 
 ROOT = Path(__file__).parents[3]
 CARD = ModelCard.model_validate(

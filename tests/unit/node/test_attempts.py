@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from tests.properties.test_node_state import CARDS
 
 from node_agent.attempts import TRANSITIONS, Attempt, IllegalTransitionError, Phase
 from node_agent.protocol import messages as wire
+from tests.properties.test_node_state import CARDS
 
 OFFER = wire.Offer(
     job_id="job_a",

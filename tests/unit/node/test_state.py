@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.properties.test_node_state import CARDS
 
 from node_agent.attempt_book import CoreSettings
 from node_agent.events import (
@@ -35,12 +34,11 @@ from node_agent.protocol import messages as wire
 from node_agent.runner import messages as runner
 from node_agent.sizing.memory import needed_bytes
 from node_agent.state import NodeState
+from tests.properties.test_node_state import CARDS
 
 ONE, TWO = CARDS
 FREE = 1 << 40
-READY = runner.Ready(
-    load_seconds=1.0, active_bytes=500, vocab=100, mlx_version="1", mlx_lm_version="1"
-)
+READY = runner.Ready(load_seconds=1.0, active_bytes=500, vocab=100, mlx_version="1", mlx_lm_version="1")
 
 
 class Core:
@@ -134,9 +132,7 @@ def test_an_offer_is_accepted_fetched_loaded_run_and_reported() -> None:
         ({"max_tokens": 511}, "context_too_long"),
     ],
 )
-def test_an_offer_that_contradicts_its_card_is_declined(
-    changes: dict[str, Any], reason: str
-) -> None:
+def test_an_offer_that_contradicts_its_card_is_declined(changes: dict[str, Any], reason: str) -> None:
     assert the_decline(Core().frame(offer(**changes))).reason == reason
 
 

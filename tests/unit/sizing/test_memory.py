@@ -12,9 +12,7 @@ from node_agent.sizing import memory
 
 CARD = ModelCard.model_validate(
     tomllib.loads(
-        (
-            Path(__file__).parents[3] / "coordinator/catalogue/cards/smollm2-135m-f32.toml"
-        ).read_text()
+        (Path(__file__).parents[3] / "coordinator/catalogue/cards/smollm2-135m-f32.toml").read_text()
     )
 )
 
@@ -24,9 +22,7 @@ def test_kv_of_one_token_is_layers_times_keys_and_values() -> None:
     assert memory.kv_bytes_per_token(CARD) == 46_080
 
 
-@pytest.mark.parametrize(
-    ("tokens", "slots"), [(0, 0), (1, 256), (256, 256), (257, 512), (8192, 8192)]
-)
+@pytest.mark.parametrize(("tokens", "slots"), [(0, 0), (1, 256), (256, 256), (257, 512), (8192, 8192)])
 def test_slots_are_allocated_in_steps_of_256(tokens: int, slots: int) -> None:
     assert memory.slot_tokens(tokens) == slots
 

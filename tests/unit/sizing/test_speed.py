@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.sizing.test_memory import CARD
 
 from node_agent.protocol.messages import Hardware
 from node_agent.sizing import speed
 from node_agent.sizing.chips import all_chips, find_chip
+from tests.unit.sizing.test_memory import CARD
 
 
 def mac(chip: str, gpu_cores: int) -> Hardware:
@@ -64,9 +64,7 @@ def test_a_cpu_is_forecast_near_its_measured_speed() -> None:
 def test_a_faster_chip_is_never_forecast_slower() -> None:
     small, large = mac("Apple M4", 10), mac("Apple M4 Max", 40)
     for tokens in (1, 100, 4000):
-        assert speed.prefill_seconds(CARD, tokens, large) < speed.prefill_seconds(
-            CARD, tokens, small
-        )
+        assert speed.prefill_seconds(CARD, tokens, large) < speed.prefill_seconds(CARD, tokens, small)
 
 
 def test_loading_is_bounded_below_by_the_disk() -> None:
