@@ -62,6 +62,7 @@ class LocalNetwork:
     port: int
     nodes_wanted: int = 2
     report: Report = lambda _what, _done, _total: None
+    node_options: tuple[str, ...] = ()  # further options of `mlx-node join`, for every node
     keys: dict[str, str] = field(default_factory=dict[str, str])
     nodes: list[LocalNode] = field(default_factory=list[LocalNode])
     _coordinator: subprocess.Popen[str] | None = None
@@ -71,6 +72,11 @@ class LocalNetwork:
     def url(self) -> str:
         """The coordinator's address."""
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def coordinator_pid(self) -> int | None:
+        """The coordinator's process, or None before it is started."""
+        return self._coordinator.pid if self._coordinator is not None else None
 
     def client(self, account: str) -> Client:
         """A client with this account's key."""
@@ -171,6 +177,7 @@ class LocalNetwork:
         home = self.home / "nodes" / owner.lower()
         command = [sys.executable, "-m", "node_agent", "join", self.url, "--json"]
         command += ["--home", str(home), "--name", name, "--lend-gib", f"{_lend_gib():.2f}"]
+        command += self.node_options
         log = self._log(f"node-{owner.lower()}")
         process = subprocess.Popen(  # noqa: S603
             command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
