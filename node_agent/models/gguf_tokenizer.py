@@ -85,12 +85,7 @@ def _tokenizer(metadata: GgufMetadata) -> Tokenizer:
         raise UnsupportedGgufError(f"tokenizer.ggml.pre: {split!r} is not one of {known}")
     tokens = cast("list[str]", metadata.get("tokenizer.ggml.tokens", list))
     merges = cast("list[str]", metadata.get("tokenizer.ggml.merges", list))
-    tokenizer = Tokenizer(
-        models.BPE(
-            vocab={token: index for index, token in enumerate(tokens)},
-            merges=[_merge(line) for line in merges],
-        )
-    )
+    tokenizer = Tokenizer(_byte_pairs(tokens, merges))
     tokenizer.pre_tokenizer = _pre_tokenizer(SPLITS_DIGITS[split])
     tokenizer.decoder = decoders.ByteLevel()
     types = cast("list[int]", metadata.get("tokenizer.ggml.token_type", list))
@@ -99,6 +94,16 @@ def _tokenizer(metadata: GgufMetadata) -> Tokenizer:
     tokenizer.add_special_tokens(_added(tokens, types, CONTROL_TOKEN, special=True))  # pyright: ignore[reportUnknownMemberType]
     tokenizer.add_tokens(_added(tokens, types, USER_DEFINED_TOKEN, special=False))  # pyright: ignore[reportUnknownMemberType]
     return tokenizer
+
+
+def _byte_pairs(tokens: list[str], merges: list[str]) -> models.BPE:
+    vocab = {token: index for index, token in enumerate(tokens)}
+    pairs = [_merge(line) for line in merges]
+    try:
+        return models.BPE(vocab=vocab, merges=pairs)
+    # The library has no exception class of its own.
+    except Exception as error:
+        raise UnsupportedGgufError(f"tokenizer.ggml.merges: {error}") from error
 
 
 def _merge(line: str) -> tuple[str, str]:

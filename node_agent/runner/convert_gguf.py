@@ -111,6 +111,11 @@ def _config(metadata: GgufMetadata, dtype: str) -> dict[str, object]:
         "torch_dtype": dtype,
         "vocab_size": metadata.get("llama.vocab_size", int),
     }
+    scaling = "llama.rope.scaling.type"
+    if metadata.has(scaling) and metadata.get(scaling, str) != "none":
+        raise UnsupportedGgufError(f"{scaling}: scaled rotary positions are not converted")
+    if metadata.has("llama.attention.key_length"):
+        config["head_dim"] = metadata.get("llama.attention.key_length", int)
     for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
         if metadata.has(f"tokenizer.ggml.{key}_token_id"):
             config[f"{name}_token_id"] = metadata.get(f"tokenizer.ggml.{key}_token_id", int)

@@ -107,6 +107,7 @@ def test_the_same_gguf_gives_the_same_bytes(tmp_path: Path) -> None:
         ({"template": None}, "tokenizer.chat_template"),
         ({"types": TYPES[:-1]}, "tokenizer.ggml.token_type"),
         ({"merges": ["h e x"]}, "tokenizer.ggml.merges"),
+        ({"merges": ["h z"]}, "tokenizer.ggml.merges"),
     ],
 )
 def test_what_cannot_be_converted_is_named(tmp_path: Path, changes: dict[str, Any], key: str) -> None:
