@@ -68,7 +68,7 @@ def index(wheel: bytes) -> Generator[Index]:
                 return
             self.wfile.write(body[start:])
 
-        def log_message(self, *args: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)

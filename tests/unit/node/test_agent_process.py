@@ -219,3 +219,32 @@ def test_a_revoked_node_says_so_and_ends(tmp_path: Path) -> None:
             assert "has revoked this node" in last["message"]
 
     run(work())
+
+
+def test_leave_tells_the_coordinator_and_forgets(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with node(tmp_path / "home") as attic:
+            await attic.double.wait_connected(1)
+            while not (attic.home / "status.json").exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            assert await mlx_node("status", attic.home) == 0
+            assert await mlx_node("leave", attic.home) == 1, "left while it runs"
+            attic.process.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(attic.process.wait(), 10) == 0
+            assert await mlx_node("status", attic.home) == 1
+            assert await mlx_node("leave", attic.home) == 0
+            frames = await attic.double.until(
+                lambda frame: isinstance(frame, wire.Goodbye) and frame.reason == "leave"
+            )
+            assert frames
+            assert not (attic.home / "config.json").exists()
+            assert (attic.home / "node.key").exists()
+
+    run(work())
+
+
+async def mlx_node(command: str, home: Path) -> int:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "node_agent", command, "--home", str(home), "--json"), cwd=ROOT
+    )
+    return await asyncio.wait_for(process.wait(), 30)
