@@ -275,7 +275,7 @@ def test_a_cancel_takes_effect_at_once(harness: RunnerHarness) -> None:
     began = time.monotonic()
     harness.stop("a")
     harness.finish()
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 2.0
     assert harness.answers["a"].finish_reason == "cancelled"
     harness.stop("a")
     harness.stop("never heard of")

@@ -21,7 +21,7 @@ from node_agent.runner import engine
 from node_agent.runner.batch import Batch
 from node_agent.runner.messages import Ended, Run, RunFailed, Tokens, from_runner
 from node_agent.runner.outbox import Outbox
-from node_agent.runner.process import RunnerGoneError, RunnerStartError
+from node_agent.runner.process import CLOSE_SECONDS, RunnerGoneError, RunnerStartError
 from node_agent.runner.sampling import Chooser
 from tests.fixtures.runners import PROMPT, RunnerHarness, load_in_process, make_run, mixed_runs
 from tests.fixtures.tiny_models import CONTEXT_TOKENS, VOCAB, make_tiny_model
@@ -236,7 +236,7 @@ def test_a_frozen_child_is_killed_and_fails_its_runs(folder: Path) -> None:
         os.kill(frozen.process.pid, signal.SIGSTOP)
         began = time.monotonic()
         assert frozen.wait_gone().reason == "stalled"
-        assert time.monotonic() - began < 4.0
+        assert time.monotonic() - began < 10.0
         assert frozen.answers["b"].failure.code == "runner_stalled"
         assert not psutil.pid_exists(frozen.process.pid)
 
@@ -247,7 +247,8 @@ def test_closing_ends_a_generating_child_at_once(folder: Path) -> None:
         closing.wait_tokens("0", 3)
         began = time.monotonic()
         closing.close()
-        assert time.monotonic() - began < 1.0
+        # Sooner than a child that did not end by itself would be killed.
+        assert time.monotonic() - began < CLOSE_SECONDS
         assert closing.wait_gone().reason == "closed"
         assert {answer.failure.code for answer in closing.answers.values()} == {"runner_crashed"}
 
