@@ -15,6 +15,7 @@ FEE_PPM: Final = 100_000
 """The network's fee: 10 % of the charge, in parts per million."""
 
 MAX_TOKENS: Final = 10**9
+MAX_FACTOR_PPM: Final = 10 * PER_MILLION
 MAX_RATE_UMLX_PER_MILLION: Final = 10**15
 
 
@@ -39,34 +40,38 @@ class Rate:
             raise ValueError("cached_input_umlx_per_million must not exceed input_umlx_per_million")
 
 
-def charge_umlx(rate: Rate, input_tokens: int, cached_tokens: int, output_tokens: int) -> int:
-    """The price of a job: max(minimum, ceil(tokens x rates / 10**6)).
+def charge_umlx(
+    rate: Rate, input_tokens: int, cached_tokens: int, output_tokens: int, factor_ppm: int = PER_MILLION
+) -> int:
+    """The price of a job: max(minimum, ceil(tokens x rates / 10**6 x factor)).
 
     `input_tokens` are all tokens of the prompt; `cached_tokens` are those among them that were
-    served from a cache. Raises ValueError if a count is negative, too large, or
-    cached_tokens > input_tokens.
+    served from a cache. `factor_ppm` is what a reserved seat or a pod costs on top, in parts per
+    million; it is applied before the one rounding. Raises ValueError if a number is negative, too
+    large, or cached_tokens > input_tokens.
     """
     _check_tokens("input_tokens", input_tokens, MAX_TOKENS)
     _check_tokens("cached_tokens", cached_tokens, input_tokens)
     _check_tokens("output_tokens", output_tokens, MAX_TOKENS)
+    _check_tokens("factor_ppm", factor_ppm, MAX_FACTOR_PPM)
     total = (
         (input_tokens - cached_tokens) * rate.input_umlx_per_million
         + cached_tokens * rate.cached_input_umlx_per_million
         + output_tokens * rate.output_umlx_per_million
     )
-    return max(rate.minimum_umlx, _divide_up(total, PER_MILLION))
+    return max(rate.minimum_umlx, divide_up(total * factor_ppm, PER_MILLION**2))
 
 
-def bound_umlx(rate: Rate, input_tokens: int, max_output_tokens: int) -> int:
+def bound_umlx(rate: Rate, input_tokens: int, max_output_tokens: int, factor_ppm: int = PER_MILLION) -> int:
     """The most that a job can cost: what its hold must cover."""
-    return charge_umlx(rate, input_tokens, 0, max_output_tokens)
+    return charge_umlx(rate, input_tokens, 0, max_output_tokens, factor_ppm)
 
 
 def split_charge(charge: int, fee_ppm: int = FEE_PPM) -> tuple[int, int]:
     """Cut a charge in uMLX into (owner's part, fee); their sum is the charge, the fee rounded up."""
     if charge < 0 or not 0 <= fee_ppm <= PER_MILLION:
         raise ValueError("charge must not be negative and fee_ppm must be from 0 to 1000000")
-    fee = _divide_up(charge * fee_ppm, PER_MILLION)
+    fee = divide_up(charge * fee_ppm, PER_MILLION)
     return charge - fee, fee
 
 
@@ -91,5 +96,11 @@ def _check_tokens(name: str, value: int, most: int) -> None:
         raise ValueError(f"{name} must be an integer from 0 to {most}")
 
 
-def _divide_up(numerator: int, denominator: int) -> int:
+def divide_up(numerator: int, denominator: int) -> int:
+    """The quotient rounded up; for numbers that are not negative."""
     return -(-numerator // denominator)
+
+
+def divide_nearest(numerator: int, denominator: int) -> int:
+    """The quotient rounded to the nearest integer, a half up; for numbers that are not negative."""
+    return (2 * numerator + denominator) // (2 * denominator)
