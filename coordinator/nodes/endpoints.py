@@ -7,13 +7,13 @@ import contextlib
 from typing import Annotated, Any
 
 import structlog
-from fastapi import APIRouter, Header, Request, WebSocket
+from fastapi import APIRouter, Depends, Header, Request, WebSocket
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from coordinator import errors
-from coordinator.http import audience, identify, runtime_of
+from coordinator.http import audience, identify, parse_body, read_body, runtime_of
 from coordinator.nodes import channel as channels
 from coordinator.nodes import service
 from coordinator.nodes.models import Node
@@ -25,6 +25,9 @@ log = structlog.get_logger()
 
 router = APIRouter()
 
+# Read here and not by the framework, which reads without a limit, and before it is known who asks.
+Body = Annotated[bytes, Depends(read_body)]
+
 
 class Approval(BaseModel):
     """The code that a node shows."""
@@ -35,11 +38,12 @@ class Approval(BaseModel):
 
 
 @router.post("/nodes/v1/enrolments", openapi_extra=audience("public"), status_code=201)
-def start_enrolment(request: Request, body: service.EnrolmentRequest) -> service.EnrolmentStarted:
+def start_enrolment(request: Request, body: Body) -> service.EnrolmentStarted:
     """A node shows its key; the answer has the code that its owner approves."""
     runtime = runtime_of(request)
+    enrolment = parse_body(service.EnrolmentRequest, body)
     with runtime.database.write() as session:
-        return service.start_enrolment(session, body, settings=runtime.settings)
+        return service.start_enrolment(session, enrolment, settings=runtime.settings)
 
 
 @router.get("/nodes/v1/enrolments/{code}", openapi_extra=audience("node"))
@@ -56,12 +60,13 @@ def enrolment_status(
 
 
 @router.post("/v1/nodes/approve", openapi_extra=audience("account"))
-def approve(request: Request, body: Approval) -> Response:
+def approve(request: Request, body: Body) -> Response:
     """Become the owner of the node that shows this code."""
     caller = identify(request)
     runtime = runtime_of(request)
+    approval = parse_body(Approval, body)
     with runtime.database.write() as session:
-        node = service.approve(session, caller.account_id, body.code)
+        node = service.approve(session, caller.account_id, approval.code)
         return _json(_view(runtime, node))
 
 
