@@ -24,16 +24,16 @@ def recover(runtime: Runtime) -> None:
     """
     with runtime.database.read() as session:
         rows = session.execute(
-            select(Job.id, Job.is_async, Job.card_id, Attempt.fence)
+            select(Job.id, Job.is_async, Job.card_id, Job.card_revision, Attempt.fence)
             .outerjoin(Attempt, (Attempt.job_id == Job.id) & Attempt.state.in_(LIVE_ATTEMPT_STATES))
             .where(Job.state.in_(("queued", "running")))
         ).all()
-    for job_id, is_async, card_id, found_fence in rows:
+    for job_id, is_async, card_id, revision, found_fence in rows:
         fence = cast("int | None", found_fence)
         lost = None
         if fence is not None:
             lost = AttemptEnd(fence=fence, state="lost", reason="coordinator_restarted", delivered_tokens=0)
-        card = runtime.catalogue.cards.get(card_id)
+        card = runtime.catalogue.by_revision(card_id, revision)
         with runtime.database.write() as session:
             if is_async and card is not None:
                 if lost is not None:

@@ -111,10 +111,11 @@ class Relay:
 
     # -- jobs ------------------------------------------------------------------------------------
 
-    def add(self, live: LiveJob) -> None:
-        """Take a queued job under way."""
-        self._jobs[live.job_id] = live
+    def add(self, live: LiveJob) -> LiveJob:
+        """Take a queued job under way; the job as it is carried, if it already was."""
+        carried = self._jobs.setdefault(live.job_id, live)
         self.wake_dispatch()
+        return carried
 
     def get(self, job_id: str) -> LiveJob | None:
         """A job under way, or one that ended lately and can still be read."""

@@ -8,6 +8,7 @@ import secrets
 from typing import Final
 
 import structlog
+from starlette.concurrency import run_in_threadpool
 
 from coordinator import errors
 from coordinator.answer import AnswerText
@@ -67,7 +68,7 @@ class Runtime:
             database=self.database,
             fleet=self.fleet,
             relay=self.relay,
-            revive=self._revive,
+            take_up=self.live_of,
         )
         self.relay.wake_dispatch = self.dispatcher.wake
         self.fleet.on_change = self.dispatcher.wake
@@ -162,6 +163,17 @@ class Runtime:
             answer=AnswerText(tokenizer.vocabulary, work.stop),
             make_result=result,
         )
+
+    async def live_of(self, job_id: str) -> LiveJob | None:
+        """The job as the relay carries it, taken up from the database if it is queued there.
+
+        None if it is not queued and not carried (any more).
+        """
+        live = self.relay.get(job_id)
+        if live is None:
+            revived = await run_in_threadpool(self._revive, job_id)
+            live = self.relay.add(revived) if revived is not None else self.relay.get(job_id)
+        return live
 
     def _revive(self, job_id: str) -> LiveJob | None:
         """A queued job that this process does not carry yet, from the database. Blocking."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Annotated, Any, Final
 
@@ -89,7 +88,7 @@ async def cancel(request: Request, job_id: str) -> Response:
     runtime = runtime_of(request)
     caller = await caller_of(request)
     job = await run_in_threadpool(_own_job, runtime, caller, job_id)
-    live = runtime.relay.get(job.id)
+    live = await runtime.live_of(job.id)
     if live is not None:
         _ = runtime.relay.cancel(job.id, reason="client")
         _ = await live.stream.wait_ended()
@@ -154,15 +153,11 @@ async def events(
         if not last_id.isdecimal():
             raise errors.invalid_value("Last-Event-ID", "must be the id of an event: a token offset")
         after = int(last_id)
-    live = runtime.relay.get(job.id)
-    if live is None and job.state in FINAL_JOB_STATES:
+    live = await runtime.live_of(job.id)
+    if live is None:
         raise ApiError(
             410, "stream_gone", f"The events of {job_id} are no longer kept.", type="not_found_error"
         )
-    while live is None:
-        # Queued in the database and not yet taken up here: the dispatcher does so within a second.
-        await asyncio.sleep(0.1)
-        live = runtime.relay.get(job.id)
     return openai.stream_response(
         runtime,
         live,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fastapi import APIRouter, Request
+from sqlalchemy.exc import IntegrityError
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -99,23 +100,28 @@ async def _generate(request: Request, parse: Callable[[bytes], GenerationRequest
         runtime, caller, body, parse, idempotency_key=read_idempotency_key(request), is_async=False
     )
     is_kept = request.headers.get("x-mlxnet-on-disconnect", "cancel").lower() == "continue"
+    stream = accepted.live.stream
+    stream.readers += 1
     try:
         await unless_gone(
             request, asyncio.ensure_future(_wait_for_host(runtime, accepted, max_wait_seconds))
         )
         if accepted.request.stream:
             return _streamed(runtime, accepted, is_kept=is_kept)
-        ending = await unless_gone(request, asyncio.ensure_future(accepted.live.stream.wait_ended()))
+        ending = await unless_gone(request, asyncio.ensure_future(stream.wait_ended()))
     except ClientGoneError:
-        _leave(runtime, accepted.live, is_kept=is_kept)
+        if stream.readers == 1:
+            _leave(runtime, accepted.live, is_kept=is_kept)
         return Response(status_code=STATUS_CLIENT_GONE)
     except ApiError as error:
         error.extra_headers.update(accepted.headers)
         raise
+    finally:
+        stream.readers -= 1
     if ending.error is not None:
         raise _after_begin(ending.error, accepted)
     content = results.whole_result(
-        accepted.live.stream,
+        stream,
         ending,
         job_id=accepted.job.id,
         kind=accepted.request.kind,
@@ -186,10 +192,7 @@ async def accept(
             created_us=0,
         )
         runtime.refuse_hopeless(live)
-        with runtime.database.write() as session:
-            submitted = jobs.submit(
-                session, submission, settings=runtime.settings, payloads=runtime.payloads
-            )
+        submitted = _submit(runtime, submission)
         job = submitted.job
         if submitted.is_replay:
             return request, card, job, None, True
@@ -205,14 +208,28 @@ async def accept(
         return request, card, job, live, False
 
     request, card, job, fresh, is_replay = await run_in_threadpool(submit)
-    live = fresh or runtime.relay.get(job.id)
+    live = runtime.relay.add(fresh) if fresh is not None else await runtime.live_of(job.id)
     if live is None:
         raise errors.conflict(
             "result_gone", f"{job.id}, made with this Idempotency-Key, ended and is no longer kept."
         )
-    if fresh is not None:
-        runtime.relay.add(fresh)
     return Accepted(request, card, job, live, is_replay)
+
+
+def _submit(runtime: Runtime, submission: jobs.Submission) -> jobs.Submitted:
+    def once() -> jobs.Submitted:
+        with runtime.database.write() as session:
+            return jobs.submit(
+                session, submission, settings=runtime.settings, payloads=runtime.payloads
+            )
+
+    try:
+        return once()
+    except IntegrityError:
+        if submission.idempotency_key is None:
+            raise
+        # A twin with the same key was faster; now its job is found.
+        return once()
 
 
 async def _wait_for_host(runtime: Runtime, accepted: Accepted, max_wait_seconds: float) -> None:
@@ -226,9 +243,14 @@ async def _wait_for_host(runtime: Runtime, accepted: Accepted, max_wait_seconds:
         f"none took it within {max_wait_seconds:g} s ({why or 'none is connected'})",
         retry_after_seconds=max(1, math.ceil(forecast)),
     )
-    if runtime.relay.cancel(live.job_id, reason="expired", error=error):
+    # Another request for the same job may be willing to wait longer.
+    if live.stream.readers > 1:
         raise error
+    is_expired = runtime.relay.cancel(live.job_id, reason="expired", error=error)
+    # The hold is free again before the submitter is told to come back.
     _ = await live.stream.wait_ended()
+    if is_expired:
+        raise error
 
 
 def _after_begin(error: ApiError, accepted: Accepted) -> ApiError:
@@ -281,9 +303,9 @@ def stream_response(
     )
     live.stream.readers += 1
 
-    def gone() -> None:
+    def end(is_gone: bool) -> None:
         live.stream.readers -= 1
-        if live.stream.readers == 0:
+        if is_gone and live.stream.readers == 0:
             _leave(runtime, live, is_kept=is_kept)
 
     return EventStreamResponse(
@@ -297,7 +319,7 @@ def stream_response(
         ),
         headers=headers,
         stall_seconds=settings.reader_stall_seconds,
-        on_gone=gone,
+        on_end=end,
     )
 
 

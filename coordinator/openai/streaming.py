@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class EventStreamResponse(Response):
-    """Server-sent events. `on_gone` is called once if the reader left or stalled before the end."""
+    """Server-sent events. `on_end` is called once, with True if the reader left or stalled."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class EventStreamResponse(Response):
         *,
         headers: Mapping[str, str],
         stall_seconds: float,
-        on_gone: Callable[[], None],
+        on_end: Callable[[bool], None],
     ) -> None:
         shown = {
             "content-type": "text/event-stream; charset=utf-8",
@@ -34,26 +34,27 @@ class EventStreamResponse(Response):
         self._start: Final = [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in shown.items()]
         self._events: Final = events
         self._stall_seconds: Final = stall_seconds
-        self._on_gone: Final = on_gone
+        self._on_end: Final = on_end
         self.status_code = 200
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the events end, the reader leaves, or it takes nothing for too long."""
-        await send({"type": "http.response.start", "status": 200, "headers": self._start})
         pump = asyncio.create_task(self._pump(send))
         watch = asyncio.create_task(_wait_gone(receive))
+        is_gone = False  # also when this server stops: the reader did not leave then
         try:
             await asyncio.wait({pump, watch}, return_when=asyncio.FIRST_COMPLETED)
-            if not pump.done() or pump.cancelled() or pump.exception() is not None:
-                self._on_gone()
+            is_gone = not pump.done() or pump.cancelled() or pump.exception() is not None
         finally:
+            self._on_end(is_gone)
             for task in (pump, watch):
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, TimeoutError, OSError):
                     await task
 
     async def _pump(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self._start})
         async for event in self._events:
             async with asyncio.timeout(self._stall_seconds):
                 await send({"type": "http.response.body", "body": event, "more_body": True})

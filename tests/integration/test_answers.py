@@ -9,16 +9,8 @@ import httpx2
 import pytest
 
 from node_agent.protocol import messages as wire
-from tests.fixtures.coordinator import (
-    RICH_UMLX,
-    Coordinator,
-    Reading,
-    chat,
-    completion,
-    fee_of,
-    price_of,
-    wait_until,
-)
+from tests.fixtures.asking import Reading, chat, completion, wait_until
+from tests.fixtures.coordinator import RICH_UMLX, Coordinator, fee_of, price_of
 from tests.fixtures.scripted_node import NewNode, ScriptedNode, always
 
 pytestmark = pytest.mark.anyio
@@ -177,9 +169,7 @@ async def test_max_tokens_is_told_to_the_node_and_reported(
 async def test_logprobs_are_relayed(
     coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
 ) -> None:
-    asked = asyncio.create_task(
-        sam.post("/v1/chat/completions", json=chat(logprobs=True, top_logprobs=2))
-    )
+    asked = asyncio.create_task(sam.post("/v1/chat/completions", json=chat(logprobs=True, top_logprobs=2)))
     offer = await node.offered()
     assert offer.top_logprobs == 2
     (x,) = coordinator.shelf.ids("x")

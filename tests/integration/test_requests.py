@@ -1,0 +1,403 @@
+"""Requests that are refused, repeated or too many: nothing is left behind by any of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+from sqlalchemy import func, select
+
+from coordinator.jobs.models import Attempt, Job, JobEvent, JobPayload
+from ledger.models import holds, journal
+from node_agent.protocol import messages as wire
+from tests.fixtures.asking import Reading, chat, completion, wait_until
+from tests.fixtures.coordinator import (
+    CONTEXT_TOKENS,
+    RICH_UMLX,
+    Coordinator,
+    StartCoordinator,
+    price_of,
+)
+from tests.fixtures.scripted_node import ScriptedNode, always
+
+pytestmark = pytest.mark.anyio
+
+
+def rows(coordinator: Coordinator) -> dict[str, int]:
+    """How many rows there are of all that a job leaves."""
+    with coordinator.database.read() as session:
+        tables: dict[str, Any] = {
+            "jobs": Job,
+            "attempts": Attempt,
+            "events": JobEvent,
+            "payloads": JobPayload,
+            "holds": holds,
+        }
+        return {
+            name: session.scalar(select(func.count()).select_from(table)) or 0
+            for name, table in tables.items()
+        }
+
+
+NOTHING = {"jobs": 0, "attempts": 0, "events": 0, "payloads": 0, "holds": 0}
+
+
+def error_of(answer: httpx2.Response) -> tuple[int, str, str | None]:
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return answer.status_code, error["code"], error["param"]
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+BAD: list[tuple[str, Any, tuple[int, str, str | None]]] = [
+    ("/v1/chat/completions", b"", (400, "malformed_json", None)),
+    ("/v1/chat/completions", b"{", (400, "malformed_json", None)),
+    ("/v1/chat/completions", b"[]", (400, "malformed_json", None)),
+    ("/v1/chat/completions", b'{"model": "tiny", "model": "tiny"}', (400, "malformed_json", None)),
+    ("/v1/chat/completions", b'\xff{"model": "tiny"}', (400, "malformed_json", None)),
+    ("/v1/chat/completions", {"model": "tiny"}, (400, "missing_required_parameter", "messages")),
+    ("/v1/chat/completions", chat(temprature=1), (400, "unknown_parameter", "temprature")),
+    ("/v1/chat/completions", chat(temperature=3), (400, "invalid_value", "temperature")),
+    ("/v1/chat/completions", chat(max_tokens=0), (400, "invalid_value", "max_tokens")),
+    ("/v1/chat/completions", chat(logit_bias={"512": 1}), (400, "invalid_value", "logit_bias")),
+    ("/v1/completions", completion(prompt=[512]), (400, "invalid_value", "prompt")),
+    ("/v1/completions", completion(stop=[""]), (400, "invalid_value", "stop[0]")),
+    ("/v1/jobs", {"kind": "embeddings", "request": {}}, (400, "invalid_value", "kind")),
+    ("/v1/jobs", {"kind": "completions"}, (400, "missing_required_parameter", "request")),
+    (
+        "/v1/jobs",
+        {"kind": "completions", "request": completion(stream=True)},
+        (400, "invalid_value", "request.stream"),
+    ),
+    ("/v1/jobs", {"kind": "completions", "request": {}, "x": 1}, (400, "unknown_parameter", "x")),
+]
+
+
+async def test_malformed_requests_name_the_field_and_leave_nothing(
+    coordinator: Coordinator, sam: httpx2.AsyncClient
+) -> None:
+    for path, body, expected in BAD:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        answer = await sam.post(path, content=content)
+        assert error_of(answer) == expected, (path, body)
+    assert rows(coordinator) == NOTHING
+
+
+async def test_an_unknown_model_is_told_what_is_nearest(sam: httpx2.AsyncClient) -> None:
+    answer = await sam.post("/v1/completions", json=completion(model="tinny"))
+    assert error_of(answer) == (404, "model_not_found", "model")
+    assert "Nearest: tiny" in answer.json()["error"]["message"]
+
+
+async def test_a_prompt_over_the_context_is_refused(
+    coordinator: Coordinator, sam: httpx2.AsyncClient
+) -> None:
+    for prompt, max_tokens in (("x" * CONTEXT_TOKENS, 1), ("x" * (CONTEXT_TOKENS - 8), 9)):
+        answer = await sam.post("/v1/completions", json=completion(prompt, max_tokens=max_tokens))
+        assert error_of(answer) == (400, "context_length_exceeded", "prompt")
+        assert str(CONTEXT_TOKENS) in answer.json()["error"]["message"]
+    assert rows(coordinator) == NOTHING
+
+
+async def test_the_whole_context_can_be_used(node: ScriptedNode, sam: httpx2.AsyncClient) -> None:
+    node.behaviour = always("x")
+    body = completion("x" * (CONTEXT_TOKENS - 8), max_tokens=8)
+    assert (await sam.post("/v1/completions", json=body)).status_code == 200
+
+
+async def test_a_balance_too_small_leaves_nothing(
+    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
+) -> None:
+    pat = coordinator.client("Pat")
+    body = completion("abc", max_tokens=11)
+    assert price_of(3, 11) == 61  # one more than Pat has
+    refused = await pat.post("/v1/completions", json=body)
+    assert error_of(refused) == (402, "insufficient_balance", None)
+    assert "61 uMLX" in refused.json()["error"]["message"]
+    assert rows(coordinator) == NOTHING
+    with coordinator.database.read() as session:
+        posted = session.scalar(
+            select(func.count())
+            .select_from(journal)
+            .where(journal.c.kind == "open_hold", journal.c.result == "posted")
+        )
+        assert posted == 0
+    node.behaviour = always("ok")
+    body["max_tokens"] = 10
+    assert (await pat.post("/v1/completions", json=body)).status_code == 200
+    coordinator.check_books()
+
+
+async def test_two_jobs_cannot_spend_the_same_money(
+    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
+) -> None:
+    pat = coordinator.client("Pat")
+    body = completion("abc", max_tokens=6)  # 36 of Pat's 60
+    node.behaviour = always("okokok", pause_seconds=0.3)
+    answers = await asyncio.gather(*(pat.post("/v1/completions", json=body) for _ in range(4)))
+    assert sorted(answer.status_code for answer in answers) == [200, 402, 402, 402]
+    coordinator.check_books()
+
+
+async def test_a_body_over_the_limit_is_refused_wherever_it_goes(
+    start_coordinator: StartCoordinator,
+) -> None:
+    coordinator = start_coordinator(body_bytes_max=2000)
+    async with coordinator.client("Sam") as sam:
+        for path in ("/v1/chat/completions", "/v1/completions", "/v1/jobs", "/v1/nodes/approve"):
+            answer = await sam.post(path, content=b"x" * 2001)
+            assert error_of(answer) == (413, "body_too_large", None), path
+        answer = await sam.post("/v1/completions", content=chunked(b"x" * 300, 10))
+        assert error_of(answer) == (413, "body_too_large", None)
+        assert (await sam.post("/v1/completions", content=b"x" * 2000)).status_code == 400
+    async with coordinator.client(None) as anybody:
+        answer = await anybody.post("/nodes/v1/enrolments", content=b"x" * 2001)
+        assert error_of(answer) == (413, "body_too_large", None)
+        answer = await anybody.post("/nodes/v1/enrolments", content=chunked(b"x" * 300, 10))
+        assert error_of(answer) == (413, "body_too_large", None)
+
+
+async def chunked(part: bytes, count: int) -> AsyncIterator[bytes]:
+    """A body whose length is not declared."""
+    for _ in range(count):
+        yield part
+
+
+async def test_nobody_takes_it_in_time(coordinator: Coordinator, sam: httpx2.AsyncClient) -> None:
+    headers = {"x-mlxnet-max-wait": "0.3"}
+    answer = await sam.post("/v1/completions", json=completion(), headers=headers)
+    assert error_of(answer) == (503, "no_host_available", None)
+    assert int(answer.headers["retry-after"]) >= 1
+    assert answer.headers["x-should-retry"] == "true"
+    job = (await sam.get(f"/v1/jobs/{answer.headers['x-job-id']}")).json()
+    assert (job["state"], job["charge_umlx"], job["attempts"]) == ("expired", "0", [])
+    assert coordinator.posted("Sam") == RICH_UMLX
+    assert rows(coordinator)["payloads"] == 0
+    coordinator.check_books()
+
+
+async def test_a_wait_that_is_no_number_of_seconds_is_refused(sam: httpx2.AsyncClient) -> None:
+    for wait in ("soon", "-1", "nan", "1e9"):
+        answer = await sam.post("/v1/completions", json=completion(), headers={"x-mlxnet-max-wait": wait})
+        assert error_of(answer) == (400, "invalid_value", "x-mlxnet-max-wait")
+
+
+async def test_a_job_that_no_host_could_ever_take_is_refused_at_once(
+    coordinator: Coordinator, sam: httpx2.AsyncClient
+) -> None:
+    small = ScriptedNode(coordinator, "Ada", name="small", lent_bytes=1 << 20)
+    await small.enrol()
+    await small.connect()
+    answer = await sam.post("/v1/completions", json=completion())
+    assert error_of(answer) == (503, "no_host_available", None)
+    assert str(1 << 20) in answer.json()["error"]["message"]
+    assert answer.headers["x-should-retry"] == "false"
+    assert rows(coordinator) == NOTHING
+    await small.close()
+
+
+# -- repeated ------------------------------------------------------------------------------------
+
+
+async def test_the_same_key_and_body_is_the_same_job(
+    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
+) -> None:
+    node.behaviour = always("once")
+    headers = {"Idempotency-Key": "k-1"}
+    first = await sam.post("/v1/completions", json=completion(), headers=headers)
+    again = await sam.post("/v1/completions", json=completion(), headers=headers)
+    assert first.status_code == again.status_code == 200
+    assert again.content == first.content
+    assert again.headers["x-job-id"] == first.headers["x-job-id"]
+    assert (first.headers.get("idempotency-hit"), again.headers["idempotency-hit"]) == (None, "true")
+    assert coordinator.posted("Sam") == RICH_UMLX - price_of(3, 4)
+    assert rows(coordinator)["jobs"] == 1
+    other = await sam.post("/v1/completions", json=completion("abd"), headers=headers)
+    assert error_of(other) == (409, "idempotency_key_reused", None)
+    coordinator.check_books()
+
+
+async def test_a_key_belongs_to_its_account(
+    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
+) -> None:
+    node.behaviour = always("ok")
+    headers = {"Idempotency-Key": "k-1"}
+    body = completion(max_tokens=2)
+    first = await sam.post("/v1/completions", json=body, headers=headers)
+    other = await coordinator.client("Pat").post("/v1/completions", json=body, headers=headers)
+    assert other.status_code == 200
+    assert other.headers["x-job-id"] != first.headers["x-job-id"]
+
+
+async def test_simultaneous_duplicates_are_one_job(
+    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
+) -> None:
+    node.behaviour = always("once", pause_seconds=0.2)
+    for number in range(5):
+        headers = {"Idempotency-Key": f"k-{number}"}
+        answers = await asyncio.gather(
+            *(sam.post("/v1/completions", json=completion(), headers=headers) for _ in range(6))
+        )
+        assert [answer.status_code for answer in answers] == [200] * 6, [a.text for a in answers]
+        assert len({answer.content for answer in answers}) == 1
+    assert rows(coordinator)["jobs"] == 5
+    assert coordinator.posted("Sam") == RICH_UMLX - 5 * price_of(3, 4)
+    coordinator.check_books()
+
+
+async def test_a_duplicate_that_leaves_does_not_end_the_job_of_the_other(
+    node: ScriptedNode, sam: httpx2.AsyncClient
+) -> None:
+    headers = {"Idempotency-Key": "k"}
+    body = completion(stream=False)
+    first = Reading(sam, "POST", "/v1/completions", json=body, headers=headers)
+    offer = await node.offered()
+    await node.accept(offer)
+    staying = asyncio.create_task(sam.post("/v1/completions", json=body, headers=headers))
+    await asyncio.sleep(0.3)
+    await first.leave()
+    await asyncio.sleep(0.3)
+    assert not node.has(wire.Cancel)
+    await node.say(offer, "still")
+    await node.finish(offer, "still", "eos")
+    answer = await staying
+    assert (answer.status_code, answer.json()["choices"][0]["text"]) == (200, "still")
+
+
+async def test_too_many_jobs_at_once_are_refused(start_coordinator: StartCoordinator) -> None:
+    coordinator = start_coordinator(jobs_per_account_max=2)
+    body = {"kind": "completions", "request": completion()}
+    async with coordinator.client("Sam") as sam:
+        answers = [await sam.post("/v1/jobs", json=body) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [202, 202, 429]
+        assert int(answers[2].headers["retry-after"]) >= 1
+        job_id = answers[0].json()["id"]
+        assert (await sam.post(f"/v1/jobs/{job_id}/cancel")).json()["state"] == "cancelled"
+        assert (await sam.post("/v1/jobs", json=body)).status_code == 202
+
+
+# -- who may -------------------------------------------------------------------------------------
+
+
+async def test_without_a_key_or_with_a_wrong_one_there_is_no_answer(
+    coordinator: Coordinator, sam: httpx2.AsyncClient
+) -> None:
+    key = coordinator.people["Sam"].key
+    other = "A" if key[-1] != "A" else "E"
+    wrong = [None, "", "Bearer", "Bearer x", f"Basic {key}", f"Bearer {key[:-1]}{other}", f"Bearer {key}x"]
+    anybody = coordinator.client(None)
+    for value in wrong:
+        headers = {} if value is None else {"Authorization": value}
+        answer = await anybody.post("/v1/completions", json=completion(), headers=headers)
+        assert answer.status_code == 401, value
+        assert answer.headers["www-authenticate"] == "Bearer"
+    assert rows(coordinator) == NOTHING
+
+
+async def test_anothers_job_does_not_exist(
+    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
+) -> None:
+    submitted = await sam.post("/v1/jobs", json={"kind": "completions", "request": completion()})
+    job_id = submitted.json()["id"]
+    pat = coordinator.client("Pat")
+    for owner_state in ("queued or running", "done"):
+        for method, path in (
+            ("GET", f"/v1/jobs/{job_id}"),
+            ("POST", f"/v1/jobs/{job_id}/cancel"),
+            ("GET", f"/v1/jobs/{job_id}/result"),
+            ("GET", f"/v1/jobs/{job_id}/events"),
+        ):
+            answer = await pat.request(method, path)
+            assert error_of(answer) == (404, "job_not_found", None), (owner_state, path)
+            nothing = await pat.request(method, path.replace(job_id, "job_" + "0" * 32))
+            assert error_of(nothing)[:2] == (404, "job_not_found")
+        if owner_state != "done":
+            await node.answer(await node.offered(), "mine")
+            await node.expect(wire.Settled)
+    assert (await pat.get("/v1/jobs")).json()["data"] == []
+    removed = await pat.delete(f"/v1/nodes/{node.node_id}")
+    assert error_of(removed) == (404, "node_not_found", None)
+    operator = coordinator.client("Operator")
+    assert (await operator.get(f"/v1/jobs/{job_id}")).json()["state"] == "done"
+
+
+async def test_every_route_says_who_it_is_for_and_keeps_to_it(
+    coordinator: Coordinator, sam: httpx2.AsyncClient
+) -> None:
+    anybody, pat = coordinator.client(None), coordinator.client("Pat")
+    walked: dict[str, str] = {}
+    for path, methods, audience in routes_of(coordinator):
+        assert audience in {"public", "account", "operator", "node"}, path
+        real = path.replace("{job_id}", "job_" + "0" * 32).replace("{node_id}", "node_" + "0" * 64)
+        real = (
+            real.replace("{name:path}", "tiny").replace("{name}", "world.css").replace("{code}", "AAAA-AAAA")
+        )
+        for method in methods:
+            walked[f"{method} {path}"] = audience
+            if audience == "public":
+                continue
+            answer = await anybody.request(method, real)
+            assert answer.status_code in {401, 403}, f"{method} {path}: {answer.status_code}"
+            if audience == "operator":
+                answer = await pat.request(method, real)
+                assert answer.status_code == 403, f"{method} {path}: {answer.status_code}"
+    assert {name for name, audience in walked.items() if audience == "public"} == {
+        "GET /",
+        "GET /healthz",
+        "GET /readyz",
+        "GET /world/static/{name}",
+        "GET /world/v1/snapshot.json",
+        "POST /nodes/v1/enrolments",
+    }
+    assert len(walked) >= 20
+
+
+def routes_of(coordinator: Coordinator) -> list[tuple[str, set[str], str]]:
+    """(path, methods, audience) of every HTTP route of the application."""
+    app: Any = coordinator.app
+    found: list[tuple[str, set[str], str]] = []
+
+    def walk(routes: Any, prefix: str) -> None:
+        for route in routes:
+            inner = getattr(route, "routes", None) or getattr(
+                getattr(route, "original_router", None), "routes", None
+            )
+            if inner and not getattr(route, "methods", None):
+                walk(inner, prefix)
+            elif getattr(route, "methods", None):
+                extra: dict[str, str] = getattr(route, "openapi_extra", None) or {}
+                found.append((route.path, set(route.methods) - {"HEAD"}, extra.get("x-audience", "missing")))
+
+    walk(app.routes, "")
+    return found
+
+
+async def test_an_operator_sees_books_and_metrics(
+    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
+) -> None:
+    node.behaviour = always("x")
+    assert (await sam.post("/v1/completions", json=completion())).status_code == 200
+    operator = coordinator.client("Operator")
+    books = (await operator.get("/v1/ledger/trial-balance")).json()
+    assert (books["total_umlx"], books["drifts"]) == ("0", [])
+    metrics = (await operator.get("/metrics")).text
+    assert "mlxnet_jobs_ended_total 1.0" in metrics
+    assert "mlxnet_nodes_connected 1.0" in metrics
+
+
+async def test_a_statement_shows_the_account_of_its_owner_alone(
+    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
+) -> None:
+    node.behaviour = always("four")
+    assert (await sam.post("/v1/completions", json=completion("abcdef"))).status_code == 200
+    await wait_until(lambda: coordinator.posted("Ada") > 0, "Ada to be paid")
+    sams = (await sam.get("/v1/statement")).json()
+    assert [entry["amount_umlx"] for entry in sams["entries"]] == [str(RICH_UMLX), str(-price_of(6, 4))]
+    assert sams["closing_umlx"] == str(RICH_UMLX - price_of(6, 4))
+    pats = (await coordinator.client("Pat").get("/v1/statement")).json()
+    assert len(pats["entries"]) == 1
