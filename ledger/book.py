@@ -18,6 +18,7 @@ from ledger import models
 from ledger.chain import Entry, leaf_of, next_head
 from ledger.commands import (
     ISSUANCE,
+    Adjust,
     Applied,
     Burn,
     Capture,
@@ -27,6 +28,7 @@ from ledger.commands import (
     Mint,
     OpenHold,
     Outcome,
+    Record,
     Refund,
     Rejected,
     Transfer,
@@ -39,7 +41,7 @@ MAX_COMMANDS: Final = 500
 POSTED: Final = "posted"
 
 
-class LedgerDamaged(Exception):
+class LedgerDamaged(Exception):  # noqa: N818 - the fact is its name
     """The stored books contradict themselves; nothing may be committed. Run `reconcile`."""
 
 
@@ -318,5 +320,7 @@ def _accounts_named(command: Command) -> set[str]:
             return {account_id for account_id, _ in command.pays}
         case Refund():
             return {command.source}
-        case VoidHold() | ExpireHold():
+        case Adjust():
+            return {account_id for account_id, _ in command.legs}
+        case VoidHold() | ExpireHold() | Record():
             return set()

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import ClassVar, Final, Literal
 from uuid import UUID, uuid5
 
-from ledger.models import MAX_AMOUNT_UMLX
+from ledger.limits import MAX_AMOUNT_UMLX
 
 ISSUANCE: Final = "issuance"
 FEE: Final = "fee"
@@ -27,6 +27,9 @@ TREASURY: Final = "treasury"
 
 ACCOUNT_PATTERN: Final = re.compile(r"^(issuance|fee|treasury|(pool|user|escrow):[A-Za-z0-9_.-]{1,100})$")
 REFERENCE_PATTERN: Final = re.compile(r"^[\x20-\x7e]{0,200}$")
+SUBJECT_PATTERN: Final = re.compile(r"^[a-z][a-z0-9_]{0,31}:[A-Za-z0-9_.@:/+-]{1,160}$")
+SHA256_PATTERN: Final = re.compile(r"^[0-9a-f]{64}$")
+OPERATOR_PATTERN: Final = re.compile(r"^[\x21-\x7e]([\x20-\x7e]{0,98}[\x21-\x7e])?$")
 MAX_PAYS: Final = 256
 MAX_TIME_US: Final = 2**62
 
@@ -244,7 +247,70 @@ class Refund(_Command):
         return {"hold_id": str(self.hold_id), "source": self.source, "amount_umlx": self.amount_umlx}
 
 
-Command = Mint | Burn | Transfer | OpenHold | Capture | VoidHold | ExpireHold | Refund
+@dataclass(frozen=True, kw_only=True)
+class Adjust(_Command):
+    """Put a wrong entry right by new postings: `legs` sum to zero and never touch issuance.
+
+    `operators` are the names of two different people who agree, `reason` says why; both are part
+    of the entry for ever. Nobody's balance goes below its floor by it.
+    """
+
+    kind = "adjust"
+    legs: tuple[tuple[str, int], ...]
+    operators: tuple[str, str]
+    reason: str
+
+    def _check(self) -> None:
+        if not 2 <= len(self.legs) <= MAX_PAYS:
+            raise ValueError(f"legs must have from 2 to {MAX_PAYS} items")
+        for account_id, amount_umlx in self.legs:
+            _check_party("legs", account_id)
+            _check_amount("legs", abs(amount_umlx) if type(amount_umlx) is int else amount_umlx)
+        if len({account_id for account_id, _ in self.legs}) != len(self.legs):
+            raise ValueError("legs must name each account once")
+        if sum(amount_umlx for _, amount_umlx in self.legs) != 0:
+            raise ValueError("legs must sum to zero")
+        self._check_operators()
+        if not self.reason.strip() or not REFERENCE_PATTERN.fullmatch(self.reason):
+            raise ValueError("reason must be 1 to 200 printable ASCII characters; say what was wrong")
+
+    def _check_operators(self) -> None:
+        if len(self.operators) != 2 or not all(map(OPERATOR_PATTERN.fullmatch, self.operators)):
+            raise ValueError("operators must be two names of 1 to 100 printable ASCII characters")
+        first, second = (name.casefold() for name in self.operators)
+        if first == second:
+            raise ValueError("operators must be two different people")
+
+    def _fields(self) -> dict[str, object]:
+        return {
+            "legs": [list(leg) for leg in self.legs],
+            "operators": list(self.operators),
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(_Command):
+    """Log that `subject` (as `node_key:node_1`) had the content with this SHA-256; moves no money.
+
+    The content itself is kept elsewhere; whoever shows it can prove when it was logged.
+    """
+
+    kind = "record"
+    subject: str
+    content_sha256: str
+
+    def _check(self) -> None:
+        if not SUBJECT_PATTERN.fullmatch(self.subject):
+            raise ValueError("subject must be a kind and a name, as node_key:node_1")
+        if not SHA256_PATTERN.fullmatch(self.content_sha256):
+            raise ValueError("content_sha256 must be 64 lower-case hexadecimal digits")
+
+    def _fields(self) -> dict[str, object]:
+        return {"subject": self.subject, "content_sha256": self.content_sha256}
+
+
+Command = Mint | Burn | Transfer | OpenHold | Capture | VoidHold | ExpireHold | Refund | Adjust | Record
 
 Reason = Literal[
     "unknown_account",

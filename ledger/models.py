@@ -1,7 +1,8 @@
 """The ledger's tables (SQLAlchemy Core), the same on PostgreSQL and SQLite.
 
-Amounts are integers of uMLX in BIGINT columns; times are UTC microseconds. `ledger_journal` and
-`ledger_postings` are append-only: triggers made by the migrations refuse UPDATE and DELETE.
+Amounts are integers of uMLX in BIGINT columns; times are UTC microseconds. `ledger_journal`,
+`ledger_postings` and `ledger_checkpoints` are append-only: triggers made by the migrations refuse
+UPDATE and DELETE.
 """
 
 from __future__ import annotations
@@ -24,11 +25,7 @@ from sqlalchemy import (
     Uuid,
 )
 
-MAX_AMOUNT_UMLX: Final = 10**18
-"""Largest amount of one command: a trillion MLX."""
-
-MAX_BALANCE_UMLX: Final = 4 * 10**18
-"""Largest magnitude of a balance; below 2**62, so that no sum of two leaves a BIGINT."""
+from ledger.limits import MAX_BALANCE_UMLX
 
 metadata: Final = MetaData(
     naming_convention={
@@ -89,7 +86,8 @@ journal: Final = Table(
     UniqueConstraint("id"),
     CheckConstraint("seq >= 1", name="seq_positive"),
     CheckConstraint(
-        "kind IN ('mint', 'burn', 'transfer', 'open_hold', 'capture', 'void_hold', 'expire_hold', 'refund')",
+        "kind IN ('mint', 'burn', 'transfer', 'open_hold', 'capture', 'void_hold', 'expire_hold', 'refund', "
+        "'adjust', 'record')",
         name="kind_known",
     ),
     Index("ix_ledger_journal_reference", "reference"),
@@ -130,3 +128,25 @@ holds: Final = Table(
     Index("ix_ledger_holds_account_id_state", "account_id", "state"),
     Index("ix_ledger_holds_state_expires_us", "state", "expires_us"),
 )
+
+tree: Final = Table(
+    "ledger_tree",
+    metadata,
+    Column("height", Integer, primary_key=True, autoincrement=False),
+    Column("position", BigInteger, primary_key=True, autoincrement=False),
+    Column("hash", LargeBinary, nullable=False),
+    CheckConstraint("height > 0 AND height % 8 = 0", name="height_is_stored"),
+    CheckConstraint("position >= 0", name="position_not_negative"),
+)
+"""Roots of complete subtrees of 256, 256**2, ... leaves; the leaves are the journal's. Derivable."""
+
+checkpoints: Final = Table(
+    "ledger_checkpoints",
+    metadata,
+    Column("size", BigInteger, primary_key=True, autoincrement=False),
+    Column("root", LargeBinary, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    CheckConstraint("size >= 1", name="size_positive"),
+)
+"""Every signed checkpoint: the tree's root when the journal had `size` entries."""

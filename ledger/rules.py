@@ -13,6 +13,7 @@ from uuid import UUID
 
 from ledger.commands import (
     ISSUANCE,
+    Adjust,
     Burn,
     Capture,
     Command,
@@ -20,11 +21,12 @@ from ledger.commands import (
     Mint,
     OpenHold,
     Reason,
+    Record,
     Refund,
     Transfer,
     VoidHold,
 )
-from ledger.models import MAX_BALANCE_UMLX
+from ledger.limits import MAX_BALANCE_UMLX
 
 HoldState = Literal["open", "posted", "voided", "expired"]
 
@@ -127,6 +129,10 @@ def _effect(sheet: Sheet, command: Command, now_us: int) -> Effect | Refusal:
             return _release(hold, command.hold_id, "expired")
         case Refund():
             return _refund(sheet.holds.get(command.hold_id), command)
+        case Adjust():
+            return Effect(_net(command.legs))
+        case Record():
+            return Effect()
 
 
 def _net(legs: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:

@@ -8,10 +8,12 @@ from uuid import UUID
 import pytest
 
 from ledger.commands import (
+    Adjust,
     Capture,
     Command,
     Mint,
     OpenHold,
+    Record,
     Refund,
     Transfer,
     VoidHold,
@@ -20,6 +22,14 @@ from ledger.commands import (
 )
 
 ID = UUID(int=7)
+LEGS = (("user:a", -5), ("user:b", 5))
+TWO = ("Ann Lee", "Bob")
+
+
+def adjust(
+    legs: tuple[tuple[str, int], ...] = LEGS, operators: tuple[str, ...] = TWO, reason: str = "typing error"
+) -> Adjust:
+    return Adjust(id=ID, legs=legs, operators=operators, reason=reason)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
@@ -43,6 +53,22 @@ ID = UUID(int=7)
         (lambda: Capture(id=ID, hold_id=ID, pays=(("user:a", -1),)), "pays"),
         (lambda: Capture(id=ID, hold_id=ID, pays=(("user:a", 1),) * 257), "256"),
         (lambda: Refund(id=ID, hold_id=ID, source="issuance", amount_umlx=1), "source"),
+        (lambda: adjust((("user:a", -5), ("user:b", 4))), "sum to zero"),
+        (lambda: adjust((("user:a", 0), ("user:b", 0))), "legs"),
+        (lambda: adjust((("user:a", -5), ("issuance", 5))), "issuance"),
+        (lambda: adjust((("user:a", -5), ("user:a", 5))), "once"),
+        (lambda: adjust((("user:a", -5), ("user:b", 4), ("fee", True))), "legs"),
+        (lambda: adjust(()), "2 to 256"),
+        (lambda: adjust(operators=("Ann", "ann")), "different"),
+        (lambda: adjust(operators=("Ann",)), "two names"),
+        (lambda: adjust(operators=("Ann", " ")), "two names"),
+        (lambda: adjust(operators=("Ann", "Ann ")), "two names"),
+        (lambda: adjust(reason=" "), "reason"),
+        (lambda: adjust(reason="x" * 201), "reason"),
+        (lambda: Record(id=ID, subject="node_1", content_sha256="0" * 64), "subject"),
+        (lambda: Record(id=ID, subject="Node:1", content_sha256="0" * 64), "subject"),
+        (lambda: Record(id=ID, subject="node_key:1", content_sha256="0" * 63), "content_sha256"),
+        (lambda: Record(id=ID, subject="node_key:1", content_sha256="A" * 64), "content_sha256"),
     ],
 )
 def test_bad_input_is_named(make: Callable[[], Command], words: str) -> None:
@@ -57,6 +83,22 @@ def test_the_body_is_canonical_and_its_digest_is_fixed() -> None:
         '"kind":"capture","pays":[["user:b",90],["fee",10]],"reference":"job_1"}'
     )
     assert command.digest.hex() == "2ec643540f7cd820a1c93e1d0908797f9dfab6159bf8084fb57be7cfca25575d"
+
+
+def test_the_bodies_of_adjustments_and_records_are_fixed() -> None:
+    assert adjust().body == (
+        '{"id":"00000000-0000-0000-0000-000000000007","kind":"adjust","legs":[["user:a",-5],["user:b",5]],'
+        '"operators":["Ann Lee","Bob"],"reason":"typing error","reference":""}'
+    )
+    record = Record(id=ID, subject="node_key:node_1", content_sha256="ab" * 32, reference="node_1")
+    assert record.body == (
+        f'{{"content_sha256":"{"ab" * 32}","id":"00000000-0000-0000-0000-000000000007","kind":"record",'
+        '"reference":"node_1","subject":"node_key:node_1"}'
+    )
+    assert [adjust().digest.hex(), record.digest.hex()] == [
+        "509eb3c58adf707397ae83bc8f6ee30fc6425edd04a1aa772223d4f79fb45bb3",
+        "a263aac24b84544c6e75735e988d2af6c15d162e6d80557916a5623464a8d020",
+    ]
 
 
 def test_every_field_is_in_the_body() -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from ledger.commands import Capture, ExpireHold, Mint, OpenHold, Refund, Transfer
-from ledger.models import MAX_AMOUNT_UMLX, MAX_BALANCE_UMLX
+from ledger.limits import MAX_AMOUNT_UMLX, MAX_BALANCE_UMLX
 from ledger.rules import Account, Effect, Hold, Refusal, Sheet, decide
 
 ID, HOLD = UUID(int=1), UUID(int=2)
