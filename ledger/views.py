@@ -10,7 +10,7 @@ import csv
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TextIO, TypeVar
+from typing import Any, Final, Literal, TextIO, TypeVar, cast
 
 from ledger.policy import HoldReason, coming_on
 from ledger.pricing import PER_MILLION, Rate, charge_umlx
@@ -272,11 +272,10 @@ def _json(value: Any, name: str = "") -> Any:
     if name == "zeros":
         return [{"reason": reason, "count": count} for reason, count in value]
     if isinstance(value, dict):
-        items: dict[str, Any] = value
+        items = cast("dict[str, Any]", value)
         return {key: _json(item, key) for key, item in items.items()}
     if isinstance(value, list | tuple):
-        values: tuple[Any, ...] = tuple(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        return [_json(item) for item in values]
+        return [_json(item) for item in cast("tuple[Any, ...]", value)]
     return str(value) if type(value) is int and name.endswith("_umlx") else value
 
 
