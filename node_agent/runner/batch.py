@@ -22,8 +22,12 @@ from node_agent.runner.validation import RequestInvalidError, check_run
 
 @dataclass(slots=True)
 class _Live:
+    """A run in the batch; `left` tokens may still come, `decodes` once its prompt is read."""
+
     key: str
     chooser: Chooser
+    left: int
+    decodes: bool = False
 
 
 class Batch:
@@ -75,7 +79,7 @@ class Batch:
             logits_processors=[chooser.processors],
             stop_sequences=[engine.stop_matcher(run.stop_token_ids)],
         )
-        self._live[uid] = _Live(run.key, chooser)
+        self._live[uid] = _Live(run.key, chooser, run.max_tokens)
         self._uids[run.key] = uid
         self.outbox.open(run.key)
 
@@ -92,11 +96,15 @@ class Batch:
 
     def step(self) -> None:
         """Make one token for every run that is decoding, and read one chunk of waiting prompts."""
+        network = self._model.network
+        network.skips = all(run.decodes and run.left == 1 for run in self._live.values())
         try:
             prompts, tokens = self._generator.next()
         except Exception as error:  # noqa: BLE001 - the batch's state is unknown: start afresh
+            network.skips = False
             self._start_afresh(type(error).__name__)
             return
+        network.skips = False
         for prompt in prompts:
             self._tell_progress(prompt)
         for token in tokens:
@@ -104,6 +112,7 @@ class Batch:
 
     def _tell_progress(self, response: PromptResponse) -> None:
         run, (done, total) = self._live[response.uid], response.progress
+        run.decodes = response.end_of_prompt
         # The last prompt token is read together with the first draw: one report, not two.
         if response.end_of_prompt or done < total - 1:
             self.outbox.prefilled(run.key, done, total)
@@ -117,6 +126,7 @@ class Batch:
         the run is expelled before that is due.
         """
         run, reason = self._live[response.uid], response.finish_reason
+        run.left -= 1
         score = run.chooser.next_score() if run.chooser.scores_tokens else None
         if reason != "stop":
             self.outbox.token(run.key, response.token, score)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast, final
 
 import mlx.core as mx
 
@@ -59,14 +59,37 @@ class Generator(Protocol):
     def close(self) -> None: ...
 
 
+@final
+class Network:
+    """mlx-lm's own object for a model, opaque here but for one thing: steps can be left out.
+
+    mlx-lm begins each step before it hands out the token of the one before, so the step behind
+    the last token of an answer is computed for nobody. While `skips` is true a call computes
+    nothing, leaves the caches as they are, and gives zeros, `width` for each token.
+    """
+
+    def __init__(self, network: Any, width: int) -> None:
+        self._network: Final = network
+        self._width: Final = width
+        self.skips = False
+
+    def __call__(self, inputs: mx.array, *arguments: object, **named: object) -> mx.array:
+        if self.skips:
+            return mx.zeros((*inputs.shape, self._width))
+        return self._network(inputs, *arguments, **named)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._network, name)
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A loaded model; `network` is mlx-lm's own object, opaque here.
+    """A loaded model.
 
     `logits_width` may exceed `limits.vocab`: some models pad their output.
     """
 
-    network: object
+    network: Network
     limits: ModelLimits
     logits_width: int
 
@@ -93,7 +116,7 @@ def load(folder: Path, on_progress: Callable[[int, int], None]) -> Model:
     probe = network(mx.array([[0]]))
     width = int(probe.shape[-1])
     vocab = min(stated_limit(config, "vocab_size") or width, width)
-    return Model(network, ModelLimits(vocab, stated_limit(config, *CONTEXT_KEYS)), width)
+    return Model(Network(network, width), ModelLimits(vocab, stated_limit(config, *CONTEXT_KEYS)), width)
 
 
 def _read_weights(network: Any, on_progress: Callable[[int, int], None]) -> None:

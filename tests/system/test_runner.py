@@ -15,7 +15,9 @@ import pytest
 
 from node_agent.models.store import ModelStore
 from node_agent.runner import engine
+from node_agent.runner.batch import Batch
 from node_agent.runner.messages import Alive
+from node_agent.runner.outbox import Outbox
 from tests.fixtures.runners import (
     MIXED,
     PROMPT,
@@ -337,3 +339,33 @@ def test_a_real_model_knows_the_capital_of_france() -> None:
         (answer,) = harness.answer(run)
     assert "Paris" in tokenizer.decode(answer.ids)
     assert answer.finish_reason in ("eos", "length")
+
+
+def test_no_step_is_computed_behind_the_last_token(folder: Path) -> None:
+    model = load_in_process(folder)
+    inner: Any = model.network
+    steps: list[int] = []
+
+    class Counting:
+        def __call__(self, inputs: mx.array, **named: Any) -> mx.array:
+            if inputs.shape[1] == 1:
+                steps.append(inputs.shape[0])
+            return inner(inputs, **named)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inner, name)
+
+    counted = engine.Model(engine.Network(Counting(), model.logits_width), model.limits, model.logits_width)
+    written: list[bytes] = []
+    batch = Batch(counted, Outbox(written.append, 0.0), prefill_step=32)
+    for key, tokens in (("a", 5), ("b", 5)):
+        batch.add(make_run(key, PROMPT, max_tokens=tokens))
+    while len(batch):
+        batch.step()
+        batch.outbox.flush(0.0)
+    # The first token comes of the prompt's last one, which is read by itself.
+    assert steps == [2] * 5
+    batch.add(make_run("c", PROMPT, max_tokens=1))
+    while len(batch):
+        batch.step()
+    assert steps[5:] == [1]
