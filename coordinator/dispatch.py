@@ -75,6 +75,10 @@ class Dispatcher:
                 log.exception("dispatch_failed")
                 await asyncio.sleep(LOOK_SECONDS)
 
+    def release(self) -> None:
+        """Give up the lease, so that a successor need not wait for its end. Blocking."""
+        self._reservations.release_lease()
+
     # -- deciding --------------------------------------------------------------------------------
 
     async def _look(self) -> None:

@@ -145,6 +145,19 @@ class Reservations:
         lease.expires_us = expires_us
         return True
 
+    def release_lease(self) -> None:
+        """Give the lease up, so that a successor need not wait for its end."""
+        with self._database.write() as session:
+            _ = session.execute(
+                update(DispatcherLease)
+                .where(
+                    DispatcherLease.name == LEASE_NAME,
+                    DispatcherLease.holder == self._holder,
+                    DispatcherLease.epoch == self._epoch,
+                )
+                .values(expires_us=0)
+            )
+
     def record_accepts(self, accepts: Sequence[AcceptedOffer]) -> None:
         """Note that nodes took their offers, unless an attempt has moved on meanwhile."""
         with self._database.write() as session:

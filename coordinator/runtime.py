@@ -14,7 +14,14 @@ from coordinator import errors
 from coordinator.answer import AnswerText
 from coordinator.catalogue.cards import Catalogue, load_catalogue
 from coordinator.catalogue.tokenizer_files import Tokenizers
-from coordinator.db import Database, make_engine, migrate
+from coordinator.db import (
+    Database,
+    DatabaseBusy,
+    DatabaseFull,
+    DatabaseUnavailable,
+    make_engine,
+    migrate,
+)
 from coordinator.dispatch import Dispatcher
 from coordinator.jobs import service as jobs
 from coordinator.jobs.payloads import PayloadBox, PayloadError
@@ -89,6 +96,10 @@ class Runtime:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         await self.relay.drain()
+        try:
+            await run_in_threadpool(self.dispatcher.release)
+        except (DatabaseBusy, DatabaseFull, DatabaseUnavailable) as error:
+            log.warning("lease_not_released", error=type(error).__name__)
         await self.wakeups.close()
         self.tokenizers.close()
         self.database.close()
@@ -228,4 +239,3 @@ class Runtime:
         least = JobFacts(job_id="", card=card, prompt_tokens=1, max_tokens=1)
         if plan_slot(least, channel.hardware.lent_bytes) is not None:
             _ = channel.send(Hold(card=card))
-
