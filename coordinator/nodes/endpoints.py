@@ -95,6 +95,7 @@ async def remove_node(request: Request, node_id: str) -> Response:
     channel = runtime.fleet.get(node_id)
     if channel is not None:
         await channel.close(channels.CLOSE_REVOKED, "removed by its owner")
+        runtime.relay.node_disconnected(channel, graceful=True)
     return _json({"id": node_id, "object": "node", "removed": True})
 
 
@@ -185,9 +186,7 @@ async def _admit(runtime: Runtime, websocket: WebSocket, hello: wire.Hello) -> c
         slots=hello.slots,
     )
     _ = channel.send(
-        wire.Welcome(
-            protocol=protocol, heartbeat_seconds=runtime.settings.heartbeat_seconds, name=node.name
-        )
+        wire.Welcome(protocol=protocol, heartbeat_seconds=runtime.settings.heartbeat_seconds, name=node.name)
     )
     return channel
 
