@@ -44,6 +44,7 @@ def recover(runtime: Runtime) -> None:
                 finish_reason=None,
                 error_code="coordinator_restarted",
                 output_tokens=0,
+                charged_tokens=0,
                 output_digest=None,
                 attempt=lost,
                 is_charged=False,
@@ -60,4 +61,3 @@ def recover(runtime: Runtime) -> None:
             )
     if rows:
         log.info("recovered", jobs=len(rows))
-

@@ -23,7 +23,7 @@ from coordinator.db import Database
 from coordinator.errors import ApiError
 from coordinator.jobs.payloads import PayloadBox
 from coordinator.jobs.schemas import AttemptEnd, JobEnd, Work
-from coordinator.jobs.states import AttemptState
+from coordinator.jobs.states import AttemptState, InvalidTransitionError
 from coordinator.jobs.stream import Delta, Ending, JobStream
 from coordinator.nodes.channel import Channel, Fleet
 from coordinator.placement.types import JobFacts
@@ -43,6 +43,7 @@ T = TypeVar("T")
 
 SETTLE_RETRY_SECONDS: Final = (0.05, 0.2, 1.0, 5.0)
 SWEEP_SECONDS: Final = 1.0
+DRAIN_SECONDS: Final = 10.0  # what is not written by then is made up for at the next start
 
 CancelReason = Literal["client", "expired"]
 
@@ -61,6 +62,7 @@ class LiveAttempt:
     accepted_us: int | None = None
     first_token_us: int | None = None
     gone_since: float | None = None
+    is_proven: bool = True
 
 
 @dataclass
@@ -78,6 +80,9 @@ class LiveJob:
     token_ids: list[int] = field(default_factory=list[int])
     attempt: LiveAttempt | None = None
     failed_attempts: int = 0
+    unproven_tokens: int = 0  # relayed, but from an attempt whose result did not hold
+    waiting_since: float | None = None  # monotonic; set while the job looks for another host
+    requeueing: asyncio.Task[None] | None = None
     excluded: dict[str, float] = field(default_factory=dict[str, float])
     is_ending: bool = False
     ended_at: float | None = None
@@ -96,9 +101,7 @@ class LiveJob:
 class Relay:
     """The jobs under way in this process."""
 
-    def __init__(
-        self, *, settings: Settings, database: Database, fleet: Fleet, payloads: PayloadBox
-    ) -> None:
+    def __init__(self, *, settings: Settings, database: Database, fleet: Fleet, payloads: PayloadBox) -> None:
         self._settings = settings
         self._database = database
         self._fleet = fleet
@@ -161,6 +164,7 @@ class Relay:
 
     def begin(self, live: LiveJob, *, fence: int, node_id: str, deadline_seconds: float) -> LiveAttempt:
         """From now on frames of this fence from this node count."""
+        live.waiting_since = None
         live.attempt = LiveAttempt(
             fence=fence,
             node_id=node_id,
@@ -185,24 +189,54 @@ class Relay:
             progress_deadline_seconds=attempt.deadline_seconds,
         )
 
-    def drop_attempt(self, live: LiveJob, state: AttemptState, reason: str, *, is_fault: bool) -> None:
-        """End the attempt and queue the job again, or fail it after too many faults."""
+    def drop_attempt(
+        self,
+        live: LiveJob,
+        state: AttemptState,
+        reason: str,
+        *,
+        is_fault: bool,
+        is_proven: bool = True,
+    ) -> None:
+        """End the attempt and queue the job again, unless its answer is whole already, or fail it
+        after too many faults. What an attempt that is not proven delivered is neither paid for
+        nor charged.
+        """
         attempt = live.attempt
         if attempt is None or live.is_ending:
             return
         if not attempt.answered.done():
             attempt.answered.set_result("busy")
+        now = time.monotonic()
         live.failed_attempts += is_fault
-        if live.failed_attempts >= self._settings.attempts_max:
-            self._end(
-                live, "failed", attempt_state=state, error=errors.host_lost(reason), is_charged=False
-            )
-            return
-        live.attempt = None
         if is_fault:
-            live.excluded[attempt.node_id] = float("inf")
-        end = self._attempt_end(attempt, state, reason)
-        self._spawn(self._requeue(live, end))
+            live.excluded[attempt.node_id] = now + self._settings.fault_pause_seconds
+        if not is_proven:
+            live.unproven_tokens += len(attempt.received)
+            attempt.is_proven = False
+        is_whole = len(live.token_ids) >= live.work.max_tokens
+        if is_whole and not live.unproven_tokens:
+            self._end(
+                live,
+                "done",
+                attempt_state=state,
+                attempt_reason=reason,
+                finish_reason="length",
+                is_charged=True,
+            )
+        elif is_whole or live.failed_attempts >= self._settings.attempts_max:
+            self._end(
+                live,
+                "failed",
+                attempt_state=state,
+                attempt_reason=reason,
+                error=errors.host_lost(reason),
+                is_charged=False,
+            )
+        else:
+            live.attempt, live.waiting_since = None, now
+            end = self._attempt_end(attempt, state, reason)
+            live.requeueing = self._spawn(self._requeue(live, end))
 
     async def _requeue(self, live: LiveJob, end: AttemptEnd) -> None:
         def write() -> bool:
@@ -286,12 +320,12 @@ class Relay:
         if live.work.top_logprobs is None:
             logprobs = None
         elif logprobs is None:
-            self.drop_attempt(live, "failed", "logprobs_missing", is_fault=True)
+            self._refuse(live, attempt, "logprobs_missing")
             return
         try:
             made = live.answer.push(ids, logprobs)
         except ValueError:
-            self.drop_attempt(live, "failed", "bad_chunk", is_fault=True)
+            self._refuse(live, attempt, "bad_chunk")
             return
         attempt.last_progress_at = time.monotonic()
         if attempt.first_token_us is None:
@@ -307,12 +341,19 @@ class Relay:
                 wire.Cancel(job_id=live.job_id, fence=attempt.fence, reason="stop_string"),
             )
             self._end(live, "done", attempt_state="done", finish_reason="stop", is_charged=True)
+        elif len(chunk.token_ids) - known > room:
+            self._tell(attempt.node_id, wire.Cancel(job_id=live.job_id, fence=attempt.fence, reason="lost"))
+            self.drop_attempt(live, "failed", "too_many_tokens", is_fault=True)
+
+    def _refuse(self, live: LiveJob, attempt: LiveAttempt, reason: str) -> None:
+        """Such a chunk never comes from a sound node: nothing more is taken of this attempt."""
+        cancel = wire.Cancel(job_id=live.job_id, fence=attempt.fence, reason="lost")
+        self._tell(attempt.node_id, cancel)
+        self.drop_attempt(live, "failed", reason, is_fault=True, is_proven=False)
 
     def _ask_again(self, channel: Channel, live: LiveJob, attempt: LiveAttempt) -> None:
         """Have the node send from the first token on that is not here."""
-        channel.send(
-            wire.Resume(job_id=live.job_id, fence=attempt.fence, offset=len(attempt.received))
-        )
+        channel.send(wire.Resume(job_id=live.job_id, fence=attempt.fence, offset=len(attempt.received)))
 
     def _finished(
         self, channel: Channel, live: LiveJob, attempt: LiveAttempt, message: wire.Finished
@@ -323,7 +364,7 @@ class Relay:
             return
         if message.finish_reason == "cancelled":
             # Nobody here asked: whoever did is an older self of the node or of us.
-            self.drop_attempt(live, "failed", "cancelled_by_node", is_fault=True)
+            self.drop_attempt(live, "failed", "cancelled_by_node", is_fault=True, is_proven=False)
             return
         digest = tokens_digest(attempt.received)
         statement = result_statement(
@@ -336,7 +377,7 @@ class Relay:
         public_key = self._public_key_of(attempt.node_id)
         is_whole = message.token_count == len(attempt.received) and message.output_digest == digest
         if not is_whole or not is_signed_by(public_key, message.signature, statement):
-            self.drop_attempt(live, "failed", "result_not_proven", is_fault=True)
+            self.drop_attempt(live, "failed", "result_not_proven", is_fault=True, is_proven=False)
             return
         self._end(
             live,
@@ -348,9 +389,7 @@ class Relay:
         )
 
     def _failed(self, live: LiveJob, attempt: LiveAttempt, message: wire.Failed) -> None:
-        log.info(
-            "attempt_failed", job_id=live.job_id, fence=attempt.fence, code=message.code
-        )
+        log.info("attempt_failed", job_id=live.job_id, fence=attempt.fence, code=message.code)
         self._tell(attempt.node_id, wire.Settled(job_id=live.job_id, fence=attempt.fence))
         if message.code == "request_invalid":
             self._end(
@@ -401,7 +440,10 @@ class Relay:
         """End attempts that stopped making progress; forget streams that ended long ago."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            self.sweep(time.monotonic())
+            try:
+                self.sweep(time.monotonic())
+            except Exception:
+                log.exception("sweep_failed")
 
     def sweep(self, now: float) -> None:
         """One look over all attempts at monotonic time `now`."""
@@ -410,8 +452,10 @@ class Relay:
             if live.ended_at is not None:
                 if now - live.ended_at > self._settings.stream_keep_seconds and not live.stream.readers:
                     del self._jobs[live.job_id]
-            elif attempt is None or live.is_ending:
+            elif live.is_ending:
                 continue
+            elif attempt is None:
+                self._sweep_waiting(live, now)
             elif (
                 attempt.gone_since is not None
                 and now - attempt.gone_since > self._settings.socket_grace_seconds
@@ -424,6 +468,19 @@ class Relay:
                 )
                 self.drop_attempt(live, "lost", "no_progress", is_fault=True)
 
+    def _sweep_waiting(self, live: LiveJob, now: float) -> None:
+        """A stream that has begun is not kept waiting for another host for ever."""
+        limit = self._settings.resume_wait_seconds
+        has_begun = live.stream.phase == "accepted" and not live.is_async
+        if has_begun and live.waiting_since is not None and now - live.waiting_since > limit:
+            self._end(
+                live,
+                "failed",
+                attempt_state="lost",
+                error=errors.host_lost(f"no other Mac took over within {limit:g} s"),
+                is_charged=False,
+            )
+
     # -- ends ------------------------------------------------------------------------------------
 
     def _end(
@@ -432,6 +489,7 @@ class Relay:
         state: Literal["done", "failed", "cancelled", "expired"],
         *,
         attempt_state: AttemptState,
+        attempt_reason: str | None = None,
         finish_reason: Literal["stop", "length"] | None = None,
         error: ApiError | None = None,
         is_charged: bool,
@@ -445,19 +503,23 @@ class Relay:
             if last.text or last.logprobs:
                 live.stream.append(Delta(len(live.token_ids), last.text, last.logprobs))
         attempt = live.attempt
-        reason = error.code if error is not None else finish_reason
+        reason = attempt_reason or (error.code if error is not None else finish_reason)
         end = JobEnd(
             state=state,
             finish_reason=finish_reason,
             error_code=error.code if error is not None else None,
             output_tokens=len(live.token_ids),
+            charged_tokens=len(live.token_ids) - live.unproven_tokens,
             output_digest=tokens_digest(live.token_ids) if live.token_ids else None,
             attempt=self._attempt_end(attempt, attempt_state, reason, signature) if attempt else None,
             is_charged=is_charged,
         )
-        self._spawn(self._settle(live, end, error))
+        _ = self._spawn(self._settle(live, end, error))
 
     async def _settle(self, live: LiveJob, end: JobEnd, error: ApiError | None) -> None:
+        if live.requeueing is not None:
+            # Its attempt's end must be on record before the shares are worked out.
+            await asyncio.wait({live.requeueing})
         ending = Ending(
             finish_reason=end.finish_reason,
             prompt_tokens=len(live.work.prompt_ids),
@@ -482,7 +544,11 @@ class Relay:
                     result_keep_us=int(self._settings.result_keep_seconds * 1e6),
                 )
 
-        settled = await self._until_done(write, what="settle", job_id=live.job_id)
+        try:
+            settled = await self._until_done(write, what="settle", job_id=live.job_id)
+        except (settlement.SettlementError, InvalidTransitionError):
+            # Nothing was moved. The submitter must not wait for what only an operator can mend.
+            settled, error = settlement.Settled(0), errors.internal_error(live.job_id)
         attempt, live.attempt = live.attempt, None
         if attempt is not None:
             if not attempt.answered.done():
@@ -508,7 +574,7 @@ class Relay:
             fence=attempt.fence,
             state=state,
             reason=reason,
-            delivered_tokens=len(attempt.received),
+            delivered_tokens=len(attempt.received) if attempt.is_proven else 0,
             accepted_us=attempt.accepted_us,
             first_token_us=attempt.first_token_us,
             node_signature=signature,
@@ -520,8 +586,8 @@ class Relay:
         while True:
             try:
                 return await run_in_threadpool(write)
-            except settlement.SettlementError:
-                log.exception("settlement_refused", job_id=job_id)
+            except (settlement.SettlementError, InvalidTransitionError):
+                log.exception(f"{what}_refused", job_id=job_id)
                 raise
             except Exception as error:  # noqa: BLE001
                 delay = SETTLE_RETRY_SECONDS[min(tries, len(SETTLE_RETRY_SECONDS) - 1)]
@@ -540,12 +606,15 @@ class Relay:
         channel = self._fleet.get(node_id)
         return decode_bytes(channel.public_key) if channel is not None else b""
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def drain(self) -> None:
-        """Wait for the ends that are being written."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Wait for the ends that are being written, while the database takes them."""
+        if self._tasks:
+            _, late = await asyncio.wait(set(self._tasks), timeout=DRAIN_SECONDS)
+            for task in late:
+                task.cancel()

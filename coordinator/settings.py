@@ -42,6 +42,8 @@ class Settings(BaseSettings):
     max_wait_seconds_limit: float = 300.0  # what the header may ask for
     offer_seconds_max: float = 10.0  # a healthy node answers an offer in milliseconds
     attempts_max: int = 3  # a job that fails on three hosts is likely at fault itself
+    fault_pause_seconds: float = 30.0  # others go first; a network of one Mac must try it again
+    resume_wait_seconds: float = 30.0  # how long a stream that has begun waits for another host
 
     # -- leases
     heartbeat_seconds: float = 5.0  # one small frame a node; 3 missed make a node suspect

@@ -53,9 +53,7 @@ def record_job_transition(
     """Move the job along its table and log it. Raises `InvalidTransitionError`."""
     check_job_transition(cast("JobState", job.state), end)
     session.add(
-        JobEvent(
-            job_id=job.id, fence=fence, from_state=job.state, to_state=end, reason=reason, at_us=now_us
-        )
+        JobEvent(job_id=job.id, fence=fence, from_state=job.state, to_state=end, reason=reason, at_us=now_us)
     )
     job.state = end
 
@@ -132,7 +130,7 @@ def end_job(
     if end.attempt is not None:
         _ = end_attempt(session, job_id, end.attempt, now_us=now_us)
     _end_unknown_attempt(session, job_id, now_us=now_us)
-    charge = charge_umlx(rate_of(price), job.prompt_tokens, 0, end.output_tokens)
+    charge = charge_umlx(rate_of(price), job.prompt_tokens, 0, end.charged_tokens)
     charged_umlx = min(charge, job.bound_umlx) if end.is_charged else 0
     if end.state == "cancelled":
         record_job_transition(session, job, "cancelling", fence=fence, reason=None, now_us=now_us)
@@ -151,9 +149,7 @@ def _end_unknown_attempt(session: Session, job_id: str, *, now_us: int) -> None:
     """An attempt may have been reserved while the job's end was on its way here."""
     session.flush()
     fence = session.scalar(
-        select(Attempt.fence).where(
-            Attempt.job_id == job_id, Attempt.state.in_(LIVE_ATTEMPT_STATES)
-        )
+        select(Attempt.fence).where(Attempt.job_id == job_id, Attempt.state.in_(LIVE_ATTEMPT_STATES))
     )
     if fence is not None:
         end = AttemptEnd(fence=fence, state="cancelled", reason="job_ended", delivered_tokens=0)

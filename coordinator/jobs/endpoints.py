@@ -92,9 +92,7 @@ async def cancel(request: Request, job_id: str) -> Response:
     if live is not None:
         _ = runtime.relay.cancel(job.id, reason="client")
         _ = await live.stream.wait_ended()
-    return _json(
-        await run_in_threadpool(_view_now, runtime, caller, job_id), headers={"x-job-id": job_id}
-    )
+    return _json(await run_in_threadpool(_view_now, runtime, caller, job_id), headers={"x-job-id": job_id})
 
 
 @router.get("/v1/jobs/{job_id}/result", openapi_extra=audience("account"))
@@ -141,9 +139,7 @@ async def result(request: Request, job_id: str) -> Response:
 
 
 @router.get("/v1/jobs/{job_id}/events", openapi_extra=audience("account"))
-async def events(
-    request: Request, job_id: str, after: Annotated[int | None, Query(ge=0)] = None
-) -> Response:
+async def events(request: Request, job_id: str, after: Annotated[int | None, Query(ge=0)] = None) -> Response:
     """The job's answer as it comes, from the start or behind a token offset."""
     runtime = runtime_of(request)
     caller = await caller_of(request)

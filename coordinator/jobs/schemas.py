@@ -54,12 +54,13 @@ class AttemptEnd:
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How a job ended. `output_tokens` were relayed; the charge follows from them alone."""
+    """How a job ended. `output_tokens` were relayed; `charged_tokens` of them count for the charge."""
 
     state: JobState
     finish_reason: Literal["stop", "length"] | None
     error_code: str | None
     output_tokens: int
+    charged_tokens: int
     output_digest: str | None
     attempt: AttemptEnd | None
     is_charged: bool

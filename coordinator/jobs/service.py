@@ -81,17 +81,13 @@ def submit(
         .where(Job.account_id == account.id, Job.state.in_(("queued", "running")))
     )
     if (under_way or 0) >= settings.jobs_per_account_max:
-        raise errors.rate_limited(
-            retry_after_seconds=5, what=f"{settings.jobs_per_account_max} jobs at once"
-        )
+        raise errors.rate_limited(retry_after_seconds=5, what=f"{settings.jobs_per_account_max} jobs at once")
     now_us = database_now_us(session)
     job = _new_job(submission, now_us=now_us)
     wrapped, ciphertext = payloads.seal(submission.work.to_bytes(), job_id=job.id, part="request")
     session.add(job)
     session.flush()
-    session.add(
-        JobPayload(job_id=job.id, part="request", wrapped_key=wrapped, ciphertext=ciphertext)
-    )
+    session.add(JobPayload(job_id=job.id, part="request", wrapped_key=wrapped, ciphertext=ciphertext))
     session.add(JobEvent(job_id=job.id, from_state="", to_state="queued", at_us=now_us))
     session.flush()
     # Last, since the ledger's chain row is held from here to the commit.
@@ -156,9 +152,7 @@ def list_jobs(session: Session, account: Account, *, limit: int, before: str | N
 
 def attempts_of(session: Session, job_id: str) -> Sequence[Attempt]:
     """The job's attempts, first to last."""
-    return session.scalars(
-        select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.fence)
-    ).all()
+    return session.scalars(select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.fence)).all()
 
 
 def live_attempt_of(session: Session, job_id: str) -> Attempt | None:
@@ -182,9 +176,7 @@ def load_result(session: Session, job_id: str, payloads: PayloadBox) -> bytes | 
 
 def drop_result(session: Session, job_id: str) -> None:
     """Forget the stored answer: it was fetched."""
-    _ = session.execute(
-        delete(JobPayload).where(JobPayload.job_id == job_id, JobPayload.part == "result")
-    )
+    _ = session.execute(delete(JobPayload).where(JobPayload.job_id == job_id, JobPayload.part == "result"))
 
 
 def _open_part(session: Session, job_id: str, payloads: PayloadBox, part: Part) -> bytes:
@@ -192,4 +184,3 @@ def _open_part(session: Session, job_id: str, payloads: PayloadBox, part: Part) 
     if row is None:
         raise PayloadError(f"the {part} of {job_id} is not stored")
     return payloads.open(row.wrapped_key, row.ciphertext, job_id=job_id, part=part)
-
