@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import psutil
@@ -81,14 +81,16 @@ def check_tokens(run: Run, wanted: int, system: str) -> None:
             raise RuntimeError(f"{system}: an answer has {answer.tokens} tokens instead of {wanted}")
 
 
-def cpu_clock(pids: Mapping[str, Sequence[int]]) -> CpuClock:
-    """A clock of the processor seconds that named groups of processes used so far.
-
-    Descendants count with the process that started them.
-    """
+def cpu_clock(pids: Mapping[str, int]) -> CpuClock:
+    """A clock of the processor seconds that named processes, and all below each of them, used so far."""
 
     def read() -> dict[str, float]:
-        return {name: sum(map(_tree_seconds, group)) for name, group in pids.items()}
+        seconds: dict[str, float] = {}
+        for name, pid in pids.items():
+            process = psutil.Process(pid)
+            seconds[name] = _seconds(process)
+            seconds[f"{name}'s children"] = sum(map(_seconds, process.children(recursive=True)))
+        return seconds
 
     return read
 
@@ -96,11 +98,6 @@ def cpu_clock(pids: Mapping[str, Sequence[int]]) -> CpuClock:
 def own_cpu_seconds() -> float:
     """Processor seconds of this process."""
     return _seconds(psutil.Process())
-
-
-def _tree_seconds(pid: int) -> float:
-    process = psutil.Process(pid)
-    return _seconds(process) + sum(map(_seconds, process.children(recursive=True)))
 
 
 def _seconds(process: psutil.Process) -> float:

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast, final
 
@@ -28,7 +28,7 @@ REQUEST_SECONDS_MAX = 300.0
 class Served:
     """A server of OpenAI's API at `url`, whose processes are `pids` by name."""
 
-    def __init__(self, url: str, api_key: str, model: str, pids: Mapping[str, Sequence[int]]) -> None:
+    def __init__(self, url: str, api_key: str, model: str, pids: Mapping[str, int]) -> None:
         self._model = model
         self._cpu = cpu_clock(pids)
         self._runner = asyncio.Runner()
@@ -105,7 +105,7 @@ class MlxLmServer(Served):
             command, env=runner_environment(os.environ, accelerated=IS_MAC), stderr=subprocess.DEVNULL
         )
         _await_health(f"http://127.0.0.1:{port}/health", self._process)
-        pids = {"mlx_lm.server": [self._process.pid]}
+        pids = {"mlx_lm.server": self._process.pid}
         super().__init__(f"http://127.0.0.1:{port}/v1", "none", "default_model", pids)
 
     def close(self) -> None:
@@ -122,10 +122,8 @@ class WholeNetwork(Served):
 
     def __init__(self, network: LocalNetwork, model: str) -> None:
         assert network.coordinator_pid is not None
-        pids = {
-            "coordinator": [network.coordinator_pid],
-            "node": [node.process.pid for node in network.nodes],
-        }
+        (node,) = network.nodes
+        pids = {"coordinator": network.coordinator_pid, "node": node.process.pid}
         super().__init__(f"{network.url}/v1", network.keys["Sam"], model, pids)
 
 

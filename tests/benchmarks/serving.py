@@ -66,16 +66,17 @@ class Plan:
     tiny_tokens: int
 
 
-FULL: Final = Plan(7, 21, 32, 32, 400)
-QUICK: Final = Plan(2, 5, 12, 12, 200)
+FULL: Final = Plan(7, 21, 48, 32, 400)
+QUICK: Final = Plan(2, 5, 16, 12, 200)
 
 _numbers: Final = itertools.count(int(time.time()) % 5000)
 
 
 def make_prompt() -> Prompt:
     """A chat that was never sent before, always of the same number of tokens: it begins with a
-    number, whose digits are a token each, and it asks for more than any answer here may hold."""
-    number = 1000 + next(_numbers) % 9000
+    number, whose digits are a token each, the fastest changing first. It asks for more than any
+    answer here may hold."""
+    number = f"{next(_numbers) % 10_000:04d}"[::-1]
     return Prompt(
         f"Case {number}. You write long, calm and detailed stories.",
         f"Tell me a very long story about a lighthouse keeper and sheep number {number}, in many chapters.",
