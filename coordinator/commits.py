@@ -1,0 +1,172 @@
+"""Group commit: writes that come at the same time share one transaction.
+
+A durable commit costs the same for one job as for a hundred. On the two hot paths, submit and
+end, each request hands in a `Write`; one thread a process runs what has gathered as one
+transaction and answers each by value. There is no timer: batches grow by themselves under load.
+
+A `Write` reads what it needs under lock, refuses by raising `Refused` *before it changes
+anything*, and returns its value with the ledger commands that belong to it. The commands of all
+writes go to the ledger together and last, since its chain row is held from there to the commit.
+Anything else that goes wrong (a constraint, a command that the ledger rejects) undoes the batch,
+and its writes run again one by one, so that only the one at fault fails.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar, cast
+
+import structlog
+from sqlalchemy.orm import Session
+
+from coordinator.db import Database, database_now_us
+from ledger import book
+from ledger.commands import Applied, Command, Outcome
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+WRITES_MAX: Final = 200  # a batch stays well under a tenth of a second
+STOP_SECONDS_MAX: Final = 30.0
+
+
+class Refused(Exception):
+    """A write that changed nothing and will not; `error` is what its caller gets."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error: Final = error
+
+
+class LedgerRefusedError(RuntimeError):
+    """The ledger rejected a command of this write; nothing of the write was kept."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(str(outcome))
+        self.outcome: Final = outcome
+
+
+@dataclass(frozen=True)
+class Written(Generic[T]):
+    """What a write comes to, and the ledger commands that commit with it."""
+
+    value: T
+    commands: tuple[Command, ...] = ()
+
+
+Write = Callable[[Session], Written[T]]
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    write: Write[Any]
+    answer: Future[Any]
+
+
+class GroupCommit:
+    """The writer thread of one process. Thread safe."""
+
+    def __init__(self, database: Database, *, writes_max: int = WRITES_MAX) -> None:
+        self._database: Final = database
+        self._writes_max: Final = writes_max
+        self._waiting: Final[queue.SimpleQueue[_Waiting | None]] = queue.SimpleQueue()
+        self._lock: Final = threading.Lock()
+        self._is_stopped = False
+        self._thread: Final = threading.Thread(target=self._run, name="commits", daemon=True)
+        self._thread.start()
+        self.batches = 0
+        self.writes = 0
+
+    def submit(self, write: Write[T]) -> Future[T]:
+        """Hand in a write. The future ends after the commit, with the value, with the error of a
+        `Refused`, or with what went wrong. Raises `RuntimeError` after `stop`."""
+        answer: Future[T] = Future()
+        with self._lock:
+            if self._is_stopped:
+                raise RuntimeError("the writer has stopped")
+            self._waiting.put(_Waiting(write, answer))
+        return answer
+
+    def write(self, write: Write[T]) -> T:
+        """`submit`, and wait. Blocking."""
+        return self.submit(write).result()
+
+    def stop(self) -> None:
+        """Commit what was handed in, then end. Blocking."""
+        with self._lock:
+            if not self._is_stopped:
+                self._is_stopped = True
+                self._waiting.put(None)
+        self._thread.join(STOP_SECONDS_MAX)
+
+    # -- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            first = self._waiting.get()
+            if first is None:
+                return
+            batch = [first]
+            while len(batch) < self._writes_max:
+                try:
+                    following = self._waiting.get_nowait()
+                except queue.Empty:
+                    break
+                if following is None:
+                    is_open = False
+                    break
+                batch.append(following)
+            self._commit(batch)
+
+    def _commit(self, batch: Sequence[_Waiting]) -> None:
+        self.batches += 1
+        self.writes += len(batch)
+        try:
+            results = self._try(batch)
+        except Exception as error:  # noqa: BLE001
+            if len(batch) == 1:
+                _fail(batch[0], error)
+                return
+            log.info("batch_undone", writes=len(batch), error=type(error).__name__)
+            for waiting in batch:
+                self._commit([waiting])
+            return
+        for waiting, result in zip(batch, results, strict=True):
+            if isinstance(result, Refused):
+                _fail(waiting, result.error)
+            elif not waiting.answer.cancelled():
+                waiting.answer.set_result(result.value)
+
+    def _try(self, batch: Sequence[_Waiting]) -> list[Written[Any] | Refused]:
+        """One transaction for the whole batch. Raises whatever undoes it."""
+        results: list[Written[Any] | Refused] = []
+        commands: list[Command] = []
+        with self._database.write() as session:
+            for waiting in batch:
+                try:
+                    written = waiting.write(session)
+                except Refused as refusal:
+                    results.append(refusal)
+                    continue
+                results.append(written)
+                commands.extend(written.commands)
+            if commands:
+                session.flush()
+                now_us = database_now_us(session)
+                for start in range(0, len(commands), book.MAX_COMMANDS):
+                    part = commands[start : start + book.MAX_COMMANDS]
+                    for outcome in book.apply(session.connection(), part, now_us=now_us):
+                        if not isinstance(outcome, Applied):
+                            raise LedgerRefusedError(outcome)
+        return results
+
+
+def _fail(waiting: _Waiting, error: Exception) -> None:
+    if not waiting.answer.cancelled():
+        waiting.answer.set_exception(cast("BaseException", error))

@@ -1,0 +1,155 @@
+"""Group commit on both databases: shared transactions, refusals alone, faults alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from concurrent.futures import Future
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from coordinator.accounts.models import Account
+from coordinator.commits import GroupCommit, LedgerRefusedError, Refused, Write, Written
+from coordinator.db import Database
+from ledger import book, statements
+from ledger.commands import Mint, Transfer
+
+
+@pytest.fixture
+def commits(database: Database) -> Generator[GroupCommit]:
+    writer = GroupCommit(database)
+    yield writer
+    writer.stop()
+
+
+class Gate:
+    """Holds the writer inside a first batch, so that the writes behind it gather in the next."""
+
+    def __init__(self, commits: GroupCommit) -> None:
+        self._opened = threading.Event()
+        self._entered = threading.Event()
+        self.answer = commits.submit(self._wait)
+        assert self._entered.wait(10)
+
+    def _wait(self, _session: Session) -> Written[None]:
+        self._entered.set()
+        assert self._opened.wait(10)
+        return Written(None)
+
+    def open(self) -> None:
+        self._opened.set()
+        self.answer.result(10)
+
+
+def add_account(name: str) -> Write[str]:
+    def write(session: Session) -> Written[str]:
+        session.add(Account(id=f"acct_{name}", name=name, is_operator=False, created_us=1))
+        session.flush()
+        return Written(name)
+
+    return write
+
+
+def names(database: Database) -> set[str]:
+    with database.read() as session:
+        return set(session.scalars(select(Account.name)))
+
+
+def test_writes_that_come_together_share_a_transaction(database: Database, commits: GroupCommit) -> None:
+    gate = Gate(commits)
+    answers = [commits.submit(add_account(f"n{index}")) for index in range(50)]
+    gate.open()
+    assert [answer.result(10) for answer in answers] == [f"n{index}" for index in range(50)]
+    assert (commits.batches, commits.writes) == (2, 51)
+    assert len(names(database)) == 50
+
+
+def test_nothing_is_answered_before_the_commit(database: Database, commits: GroupCommit) -> None:
+    for index in range(5):
+        assert commits.write(add_account(f"n{index}")) in names(database)
+
+
+def test_a_refusal_stops_nobody_else(database: Database, commits: GroupCommit) -> None:
+    def refuse(_session: Session) -> Written[str]:
+        raise Refused(ValueError("no"))
+
+    gate = Gate(commits)
+    before, refused, after = (commits.submit(w) for w in (add_account("a"), refuse, add_account("b")))
+    gate.open()
+    assert (before.result(10), after.result(10)) == ("a", "b")
+    with pytest.raises(ValueError, match="no"):
+        _ = refused.result(10)
+    assert commits.batches == 2
+    assert names(database) == {"a", "b"}
+
+
+def test_a_broken_constraint_fails_its_own_write_alone(database: Database, commits: GroupCommit) -> None:
+    gate = Gate(commits)
+    answers: list[Future[str]] = [commits.submit(add_account(name)) for name in ("a", "b", "a", "c")]
+    gate.open()
+    assert [answers[index].result(10) for index in (0, 1, 3)] == ["a", "b", "c"]
+    with pytest.raises(IntegrityError):
+        _ = answers[2].result(10)
+    assert names(database) == {"a", "b", "c"}
+
+
+def test_rows_and_ledger_commands_commit_together_or_not_at_all(
+    database: Database, commits: GroupCommit
+) -> None:
+    with database.write() as session:
+        connection = session.connection()
+        book.ensure_accounts(connection, ["user:a", "user:b"], now_us=1)
+        (_,) = book.apply(connection, [Mint(id=uuid4(), account_id="user:a", amount_umlx=100)], now_us=1)
+
+    def pay(name: str, amount_umlx: int) -> Write[str]:
+        command = Transfer(id=uuid4(), source="user:a", target="user:b", amount_umlx=amount_umlx)
+
+        def write(session: Session) -> Written[str]:
+            return Written(add_account(name)(session).value, (command,))
+
+        return write
+
+    gate = Gate(commits)
+    fits, too_much, fits_too = (commits.submit(pay(*each)) for each in (("x", 60), ("y", 50), ("z", 40)))
+    gate.open()
+    assert (fits.result(10), fits_too.result(10)) == ("x", "z")
+    with pytest.raises(LedgerRefusedError, match="insufficient_funds"):
+        _ = too_much.result(10)
+    assert names(database) == {"x", "z"}
+    with database.read() as session:
+        balance = statements.balance(session.connection(), "user:b")
+        assert balance is not None
+        assert balance.posted_umlx == 100
+        assert statements.reconcile(session.connection()) == []
+
+
+def test_many_threads_at_once(database: Database, commits: GroupCommit) -> None:
+    def work(thread: int) -> None:
+        for index in range(20):
+            _ = commits.write(add_account(f"t{thread}-{index}"))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(names(database)) == 160
+    assert commits.writes == 160
+    assert commits.batches <= 160
+
+
+def test_what_was_handed_in_is_committed_before_the_end(database: Database) -> None:
+    commits = GroupCommit(database)
+    gate = Gate(commits)
+    answers = [commits.submit(add_account(f"n{index}")) for index in range(3)]
+    stopping = threading.Thread(target=commits.stop)
+    stopping.start()
+    gate.open()
+    stopping.join(10)
+    assert [answer.result(0) for answer in answers] == ["n0", "n1", "n2"]
+    with pytest.raises(RuntimeError, match="stopped"):
+        _ = commits.submit(add_account("late"))
