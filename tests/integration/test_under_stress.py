@@ -1,0 +1,276 @@
+"""Many jobs at once, two dispatchers, restarts and a database that fails: nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import httpx2
+import pytest
+from sqlalchemy import event, func, select, update
+from sqlalchemy.exc import OperationalError
+
+from coordinator.jobs.models import Attempt, Job
+from coordinator.nodes.models import DispatcherLease, Slot
+from coordinator.placement.types import Forecast, Placed, SlotPlan
+from coordinator.reservations import Reservations, Wanted
+from node_agent.protocol import messages as wire
+from tests.fixtures.asking import Reading, completion, wait_until
+from tests.fixtures.coordinator import (
+    RICH_UMLX,
+    Coordinator,
+    StartCoordinator,
+    fee_of,
+    price_of,
+)
+from tests.fixtures.scripted_node import Behaviour, NewNode, ScriptedNode, always
+
+pytestmark = pytest.mark.anyio
+
+WIDTH = 8
+JOBS = 100
+
+
+def states(coordinator: Coordinator) -> dict[str, int]:
+    with coordinator.database.read() as session:
+        return Counter(session.scalars(select(Job.state)).all())
+
+
+# -- many jobs -----------------------------------------------------------------------------------
+
+
+async def test_a_hundred_jobs_overbook_no_slot_and_the_books_agree(
+    start_coordinator: StartCoordinator,
+) -> None:
+    coordinator = start_coordinator(jobs_per_account_max=2 * JOBS, max_wait_seconds=60.0)
+    live: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    def counting() -> Behaviour:
+        async def behave(node: ScriptedNode, offer: wire.Offer) -> None:
+            live[node.name] += 1
+            most[node.name] = max(most[node.name], live[node.name])
+            await node.accept(offer)
+            await node.say(offer, "ab")
+            await asyncio.sleep(0.02)
+            await node.say(offer, "cd", offset=2)
+            # Its seat is free from the moment at which the coordinator can know of the end.
+            live[node.name] -= 1
+            await node.finish(offer, "abcd", "eos")
+
+        return behave
+
+    nodes: list[ScriptedNode] = []
+    for owner in ("Ada", "Bo"):
+        node = ScriptedNode(coordinator, owner, name=owner)
+        await node.enrol()
+        await node.connect()
+        node.behaviour = counting()
+        nodes.append(node)
+    async with coordinator.client("Sam") as sam:
+        answers = await asyncio.gather(
+            *(sam.post("/v1/completions", json=completion(f"{n:010}")) for n in range(JOBS))
+        )
+    assert Counter(answer.status_code for answer in answers) == {200: JOBS}
+    assert {answer.json()["choices"][0]["text"] for answer in answers} == {"abcd"}
+    assert all(count <= WIDTH for count in most.values()), most
+    assert sum(most.values()) > WIDTH, "both nodes worked at once"
+    assert states(coordinator) == {"done": JOBS}
+    with coordinator.database.read() as session:
+        assert session.scalars(select(Slot.width)).all() == [WIDTH, WIDTH]
+        assert session.scalars(select(Slot.live)).all() == [0, 0]
+        assert session.scalar(select(func.count()).select_from(Attempt)) == JOBS
+    charge = price_of(10, 4)
+    balances = coordinator.balances()
+    assert balances["Sam"] == (RICH_UMLX - JOBS * charge, 0)
+    assert balances["Ada"][0] + balances["Bo"][0] == JOBS * (charge - fee_of(charge))
+    assert min(balances["Ada"][0], balances["Bo"][0]) > 0
+    coordinator.check_books()
+    for node in nodes:
+        await node.close()
+
+
+async def test_jobs_that_are_cancelled_while_they_are_placed_keep_the_books_right(
+    start_coordinator: StartCoordinator,
+) -> None:
+    coordinator = start_coordinator(jobs_per_account_max=200)
+    node = ScriptedNode(coordinator, "Ada", name="Mac")
+    await node.enrol()
+    await node.connect()
+    node.behaviour = always("abcd")
+    async with coordinator.client("Sam") as sam:
+
+        async def submit_and_cancel(number: int) -> None:
+            body = {"kind": "completions", "request": completion(f"{number:03}")}
+            job_id = (await sam.post("/v1/jobs", json=body)).json()["id"]
+            await asyncio.sleep(number % 7 / 200)
+            ended = (await sam.post(f"/v1/jobs/{job_id}/cancel")).json()
+            assert ended["state"] in {"done", "cancelled"}
+
+        await asyncio.gather(*(submit_and_cancel(number) for number in range(40)))
+    assert set(states(coordinator)) <= {"done", "cancelled"}
+    with coordinator.database.read() as session:
+        assert set(session.scalars(select(Slot.live)).all()) <= {0}
+        running = select(func.count()).select_from(Attempt).where(Attempt.ended_us.is_(None))
+        assert session.scalar(running) == 0
+    coordinator.check_books()
+    await node.close()
+
+
+# -- the dispatcher's lease ----------------------------------------------------------------------
+
+
+async def test_of_two_dispatchers_only_the_holder_of_the_lease_reserves(
+    coordinator: Coordinator, sam: httpx2.AsyncClient
+) -> None:
+    node = ScriptedNode(coordinator, "Ada", name="enrolled, not connected")
+    await node.enrol()
+    placed = Placed(node.node_id, None, SlotPlan(1 << 20, 2, 512, ()), Forecast(0, 0, 1, 1))
+
+    async def wanted() -> Wanted:
+        body = {"kind": "completions", "request": completion()}
+        job_id = (await sam.post("/v1/jobs", json=body)).json()["id"]
+        return Wanted(job_id, coordinator.shelf.card, placed)
+
+    older, newer = (Reservations(coordinator.database) for _ in range(2))
+    (first,) = older.reserve([await wanted()])
+    assert first is not None
+    with coordinator.database.read() as session:
+        (slot_id,) = session.scalars(select(Slot.id)).all()
+    placed = Placed(node.node_id, slot_id, None, Forecast(0, 0, 1, 1))
+    job = await wanted()
+    assert newer.reserve([job]) == [None]
+    with coordinator.database.write() as session:
+        session.execute(update(DispatcherLease).values(expires_us=1))
+    (second,) = newer.reserve([job])
+    assert second is not None
+    assert older.reserve([await wanted()]) == [None], "its lease was taken over"
+    newer.release_lease()
+    assert older.reserve([await wanted()]) == [None], "both seats are taken"
+    with coordinator.database.read() as session:
+        lease = session.scalars(select(DispatcherLease)).one()
+        assert lease.epoch == 3
+        assert session.scalars(select(Slot.live)).all() == [2]
+
+
+# -- restarts ------------------------------------------------------------------------------------
+
+
+async def test_after_a_restart_asynchronous_jobs_go_on_and_others_expire_uncharged(
+    coordinator: Coordinator, new_node: NewNode
+) -> None:
+    node = await new_node()
+    sam = coordinator.client("Sam")
+    body = {"kind": "completions", "request": completion("asynchronous")}
+    running = (await sam.post("/v1/jobs", json=body)).json()["id"]
+    offer = await node.offered()
+    await node.accept(offer)
+    await node.say(offer, "lost wi")
+    waiting = Reading(sam, "POST", "/v1/completions", json=completion("synchronous", stream=True))
+    other = await node.offered()
+    await node.accept(other)
+    await node.say(other, "ab")
+    await waiting.until_text("ab")
+    await asyncio.to_thread(coordinator.stop)
+    with pytest.raises((httpx2.TransportError, ExceptionGroup)):
+        await waiting.whole()
+    await sam.aclose()
+    await asyncio.to_thread(coordinator.start)
+    await node.close()
+    await node.connect()
+    sam = coordinator.client("Sam")
+    job = (await sam.get(f"/v1/jobs/{other.job_id}")).json()
+    assert (job["state"], job["error"], job["charge_umlx"]) == ("expired", "coordinator_restarted", "0")
+    again = await node.offered()
+    assert (again.job_id, again.fence, again.prefix_ids) == (running, 2, ())
+    await node.answer(again, "whole")
+    await node.expect(wire.Settled, job_id=running)
+    result = await sam.get(f"/v1/jobs/{running}/result")
+    assert result.json()["choices"][0]["text"] == "whole"
+    assert coordinator.posted("Sam") == RICH_UMLX - price_of(12, 5)
+    coordinator.check_books()
+    await sam.aclose()
+
+
+async def test_a_node_that_comes_back_to_a_restarted_coordinator_is_told_to_forget(
+    coordinator: Coordinator, new_node: NewNode
+) -> None:
+    node = await new_node()
+    async with coordinator.client("Sam") as sam:
+        reading = Reading(sam, "POST", "/v1/completions", json=completion(stream=True))
+        offer = await node.offered()
+        await node.accept(offer)
+        await asyncio.to_thread(coordinator.stop)
+        with pytest.raises((httpx2.TransportError, ExceptionGroup)):
+            await reading.whole()
+    await asyncio.to_thread(coordinator.start)
+    await node.close()
+    await node.connect(wire.LiveAttempt(job_id=offer.job_id, fence=offer.fence, offset=3))
+    assert (await node.expect(wire.Cancel)).job_id == offer.job_id
+    assert (await node.expect(wire.Settled)).job_id == offer.job_id
+    coordinator.check_books()
+
+
+# -- the database --------------------------------------------------------------------------------
+
+
+class FailingDatabase:
+    """Makes the next statements that begin with `prefix` fail as a broken connection would."""
+
+    def __init__(self, coordinator: Coordinator, prefix: str, times: int) -> None:
+        self.left = times
+        self._prefix = prefix
+        self._engine = coordinator.database.engine
+        event.listen(self._engine, "before_cursor_execute", self._fail)
+
+    def _fail(self, _c: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
+        if self.left and statement.startswith(self._prefix):
+            self.left -= 1
+            raise OperationalError(statement, parameters, Exception("connection lost"))
+
+    def stop(self) -> None:
+        event.remove(self._engine, "before_cursor_execute", self._fail)
+
+
+@pytest.mark.parametrize("prefix", ["UPDATE jobs", "INSERT INTO ledger_journal", "DELETE FROM job_payloads"])
+async def test_an_end_is_written_again_until_it_is_committed(
+    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient, prefix: str
+) -> None:
+    asked = asyncio.create_task(sam.post("/v1/completions", json=completion("0123456789")))
+    offer = await node.offered()
+    await node.accept(offer)
+    await node.say(offer, "abcd")
+    await wait_until(lambda: started(coordinator, offer.job_id), "the accept to be recorded")
+    failing = FailingDatabase(coordinator, prefix, times=2)
+    await node.finish(offer, "abcd", "eos")
+    answer = await asked
+    failing.stop()
+    assert failing.left == 0
+    assert answer.status_code == 200
+    assert answer.headers["x-mlxnet-charge-umlx"] == str(price_of(10, 4))
+    assert coordinator.posted("Sam") == RICH_UMLX - price_of(10, 4)
+    assert "settle_retried" in coordinator.logs.getvalue()
+    coordinator.check_books()
+
+
+def started(coordinator: Coordinator, job_id: str) -> bool:
+    with coordinator.database.read() as session:
+        return session.get_one(Job, job_id).started_us is not None
+
+
+async def test_a_submit_that_fails_leaves_nothing_and_says_so(
+    coordinator: Coordinator, sam: httpx2.AsyncClient
+) -> None:
+    failing = FailingDatabase(coordinator, "INSERT INTO ledger_journal", times=1)
+    answer = await sam.post("/v1/completions", json=completion())
+    failing.stop()
+    assert answer.status_code in {500, 503}
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert states(coordinator) == {}
+    coordinator.check_books()
+
+
+async def test_readiness_follows_the_database(coordinator: Coordinator, sam: httpx2.AsyncClient) -> None:
+    assert (await sam.get("/readyz")).status_code == 200
+    assert (await sam.get("/healthz")).text == "ok\n"
