@@ -2,7 +2,7 @@
 
 leaf(n) = SHA-256(0x00 || canonical JSON of entry n), head(n) = SHA-256(0x01 || head(n-1) || leaf(n)),
 head(0) = SHA-256 of nothing. The prefixes keep leaves and inner values apart as RFC 6962,
-section 2.1 does, so that the leaves can later be the leaves of a Merkle tree.
+section 2.1 does: the leaves are those of the Merkle tree, too.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Entry:
     legs: tuple[tuple[str, int], ...]
 
 
-def leaf_of(entry: Entry) -> bytes:
-    """The 32-byte leaf of an entry; any change of a field changes it."""
+def leaf_text(entry: Entry) -> str:
+    """The canonical JSON that an entry's leaf is the hash of."""
     content = [
         entry.seq,
         str(entry.id),
@@ -47,7 +47,17 @@ def leaf_of(entry: Entry) -> bytes:
         entry.available_umlx,
         [list(leg) for leg in entry.legs],
     ]
-    return hashlib.sha256(b"\x00" + canonical_json(content).encode("ascii")).digest()
+    return canonical_json(content)
+
+
+def leaf_of(entry: Entry) -> bytes:
+    """The 32-byte leaf of an entry; any change of a field changes it."""
+    return leaf_of_text(leaf_text(entry).encode("ascii"))
+
+
+def leaf_of_text(text: bytes) -> bytes:
+    """The 32-byte leaf of an entry's canonical JSON."""
+    return hashlib.sha256(b"\x00" + text).digest()
 
 
 def next_head(head: bytes, leaf: bytes) -> bytes:

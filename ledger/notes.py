@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 ED25519: Final = b"\x01"
 NAME_PATTERN: Final = re.compile(r"^[^\s+]{1,200}$")
-SECRET_PREFIX: Final = "PRIVATE+KEY+"
+SECRET_PREFIX: Final = "PRIVATE+KEY+"  # noqa: S105 - how such a key begins, not one
 MAX_NOTE_BYTES: Final = 64 << 10
 _DASH: Final = "\u2014"
 
@@ -126,7 +126,7 @@ class Signer:
         once: all get the same key. Raises NoteError if the file holds something else.
         """
         if not path.exists():
-            _write_once(path, cls.generate(name)._secret() + "\n")
+            _write_once(path, cls.generate(name).secret() + "\n")
         try:
             return cls._from_secret(path.read_text("ascii").strip())
         except (NoteError, ValueError):
@@ -134,7 +134,8 @@ class Signer:
                 f"{path} does not hold a ledger key; restore it, for a new one cannot go on with old checkpoints"
             ) from None
 
-    def _secret(self) -> str:
+    def secret(self) -> str:
+        """The private key as one line; for the key file alone."""
         seed = _encode(ED25519 + self._private.private_bytes_raw())
         return f"{SECRET_PREFIX}{self.key.name}+{self.key.key_hash.hex()}+{seed}"
 

@@ -5,15 +5,14 @@ Call these in a read session, so that all of one answer is of one moment.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Connection, Integer, Row, cast, func, literal, select
+from sqlalchemy import Connection, Integer, cast, func, literal, select
 
 from ledger import models
-from ledger.chain import GENESIS_HEAD, Entry, leaf_of, next_head
+from ledger.drift import Drift, drift_of_journal
 
 MAX_STATEMENT_ENTRIES: Final = 10_000
 
@@ -69,16 +68,6 @@ class Statement:
     entries: tuple[StatementEntry, ...]
     closing_umlx: int
     open_holds: tuple[StatementHold, ...]
-
-
-@dataclass(frozen=True)
-class Drift:
-    """One thing in the books that is not as it must be; `rule` names the rule that is broken."""
-
-    rule: str
-    subject: str
-    expected: int | str
-    found: int | str
 
 
 def balance(connection: Connection, account_id: str) -> Balance | None:
@@ -164,15 +153,16 @@ def total_umlx(connection: Connection) -> int:
 
 
 def reconcile(connection: Connection) -> list[Drift]:
-    """Compare balances with postings and holds, sum everything, and recompute the chain.
+    """Compare balances with postings and holds, sum everything, and replay the journal.
 
-    Reads the whole ledger. An empty list means that the books are right.
+    The replay recomputes chain, tree and checkpoints and what each entry does to the books (see
+    `ledger.drift`). Reads the whole ledger. An empty list means that the books are right.
     """
     return [
         *_drift_of_balances(connection),
         *_drift_of_entries(connection),
         *_drift_of_holds(connection),
-        *_drift_of_chain(connection),
+        *drift_of_journal(connection),
     ]
 
 
@@ -243,44 +233,4 @@ def _drift_of_holds(connection: Connection) -> list[Drift]:
     ends, closes = (connection.execute(endings).scalar_one(), connection.execute(closed).scalar_one())
     return (
         found if ends == closes else [*found, Drift("each_closed_hold_has_one_ending", "all", closes, ends)]
-    )
-
-
-def _drift_of_chain(connection: Connection) -> list[Drift]:
-    legs: dict[int, list[tuple[str, int]]] = {}
-    for row in connection.execute(
-        select(models.postings).order_by(models.postings.c.seq, models.postings.c.leg)
-    ):
-        legs.setdefault(row.seq, []).append((row.account_id, row.amount_umlx))
-    seq, head = 0, GENESIS_HEAD
-    in_order = select(models.journal).order_by(models.journal.c.seq).execution_options(yield_per=1000)
-    for row in connection.execute(in_order):
-        seq += 1
-        if row.seq != seq:
-            return [Drift("seq_is_gapless", str(row.seq), seq, row.seq)]
-        body_digest = hashlib.sha256(row.body.encode()).digest()
-        if row.request_digest != body_digest:
-            return [Drift("digest_is_of_the_body", str(seq), body_digest.hex(), row.request_digest.hex())]
-        leaf = leaf_of(_entry_of(row, tuple(legs.get(seq, ()))))
-        head = next_head(head, leaf)
-        if (row.leaf, row.head) != (leaf, head):
-            return [Drift("chain_recomputes", str(seq), head.hex(), row.head.hex())]
-    tip = connection.execute(select(models.chain)).one()
-    if (tip.seq, tip.head) != (seq, head):
-        return [Drift("chain_row_is_the_last_entry", str(seq), head.hex(), tip.head.hex())]
-    return []
-
-
-def _entry_of(row: Row[Any], legs: tuple[tuple[str, int], ...]) -> Entry:
-    return Entry(
-        row.seq,
-        row.id,
-        row.kind,
-        row.reference,
-        row.recorded_us,
-        row.request_digest,
-        row.result,
-        row.needed_umlx,
-        row.available_umlx,
-        legs,
     )

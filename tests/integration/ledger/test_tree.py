@@ -12,7 +12,7 @@ from sqlalchemy import delete, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from coordinator.db import Database
-from ledger import book, checkpoints, merkle, models, tree
+from ledger import book, checkpoints, merkle, models, statements, tree
 from ledger.commands import Record
 from ledger.notes import Signer, open_checkpoint
 
@@ -49,9 +49,9 @@ def leaves_of(database: Database) -> list[bytes]:
 def roots_agree(database: Database, leaves: list[bytes], sizes: Iterable[int]) -> None:
     with database.read() as session:
         for size in sizes:
-            assert tree.root(session.connection(), size) == merkle.root(
-                size, merkle.node_of(leaves)
-            ), f"root of {size}"
+            assert tree.root(session.connection(), size) == merkle.root(size, merkle.node_of(leaves)), (
+                f"root of {size}"
+            )
 
 
 def test_the_stored_tree_gives_the_same_roots_and_proofs_as_the_leaves(database: Database) -> None:
@@ -86,8 +86,7 @@ def test_the_second_height_is_stored_and_used(database: Database) -> None:
         bare = {"kind": "record", "reference": "", "recorded_us": 0, "result": "posted", "body": ""}
         for begin in range(0, count, 5000):
             rows = [
-                bare
-                | {"seq": begin + i + 1, "id": uuid4(), "request_digest": b"", "leaf": leaf, "head": b""}
+                bare | {"seq": begin + i + 1, "id": uuid4(), "request_digest": b"", "leaf": leaf, "head": b""}
                 for i, leaf in enumerate(leaves[begin : begin + 5000])
             ]
             connection.execute(insert(models.journal), rows)
@@ -170,9 +169,38 @@ def test_nothing_is_signed_over_a_rewritten_history(database: Database) -> None:
         checkpoint(database)
 
 
-@pytest.mark.parametrize("verb", ["UPDATE ledger_checkpoints SET root = note", "DELETE FROM ledger_checkpoints"])
+@pytest.mark.parametrize(
+    "verb", ["UPDATE ledger_checkpoints SET root = note", "DELETE FROM ledger_checkpoints"]
+)
 def test_the_database_keeps_every_checkpoint(database: Database, verb: str) -> None:
     write(database, 1)
     checkpoint(database)
     with pytest.raises(DBAPIError), database.write() as session:
         session.execute(text(verb))
+
+
+def drifts(database: Database) -> set[tuple[str, str]]:
+    with database.read() as session:
+        return {(drift.rule, drift.subject) for drift in statements.reconcile(session.connection())}
+
+
+def test_reconciliation_compares_tree_and_checkpoints(database: Database) -> None:
+    write(database, 1100)
+    grow(database)
+    checkpoint(database)
+    assert drifts(database) == set()
+    with database.write() as session:
+        session.execute(text("DELETE FROM ledger_tree WHERE position = 1"))
+    assert drifts(database) == set(), "what upkeep has not stored yet is no fault"
+    with database.write() as session:
+        connection = session.connection()
+        connection.execute(insert(models.tree).values(height=8, position=1, hash=bytes(32)))
+        connection.execute(insert(models.tree).values(height=8, position=4, hash=bytes(32)))
+        false = {"root": bytes(32), "note": "", "created_us": 0}
+        connection.execute(insert(models.checkpoints), [{"size": size, **false} for size in (7, 5000)])
+    assert drifts(database) == {
+        ("tree_is_of_the_leaves", "height 8, position 1"),
+        ("tree_is_of_the_leaves", "height 8, position 4"),
+        ("checkpoint_is_of_the_tree", "7"),
+        ("checkpoint_is_of_the_tree", "5000"),
+    }
