@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, Final
 
 import structlog
@@ -30,6 +30,7 @@ log = structlog.get_logger()
 
 LOOK_SECONDS: Final = 1.0  # a lost wake-up costs at most this
 QUEUE_LOOK_MAX: Final = 200
+GATHER_SECONDS_MAX: Final = 0.02  # a job waits so long for others that are just being queued
 BUSY_PAUSE_SECONDS: Final = 2.0  # a node that said "busy" is asked again after this
 OFFER_DECLINES_PAUSE_SECONDS: Final = 60.0
 ACCEPT_GATHER_SECONDS: Final = 0.1  # how far the recorded state may lag behind an accept
@@ -53,6 +54,8 @@ class Dispatcher:
         self._relay = relay
         self._take_up = take_up
         self._wake = asyncio.Event()
+        self._expected = 0
+        self._none_expected = asyncio.Event()
         self._reservations = Reservations(database)
         self._accepts: list[AcceptedOffer] = []
         self._given_tokens: dict[str, int] = {}
@@ -63,11 +66,30 @@ class Dispatcher:
         """Something changed: look at the queue soon."""
         self._wake.set()
 
+    @contextlib.contextmanager
+    def expecting(self) -> Generator[None]:
+        """A job is being queued while the block runs.
+
+        A look that is due waits for it, but not long: requests that came together are then placed
+        together, and their host reads their prompts together. A lone request waits for nobody.
+        """
+        self._expected += 1
+        try:
+            yield
+        finally:
+            self._expected -= 1
+            if not self._expected:
+                self._none_expected.set()
+
     async def run(self) -> None:
         """Place jobs until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), LOOK_SECONDS)
+            if self._expected:
+                self._none_expected.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._none_expected.wait(), GATHER_SECONDS_MAX)
             self._wake.clear()
             try:
                 await self._look()

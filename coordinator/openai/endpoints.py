@@ -24,8 +24,8 @@ from coordinator.openai.chat import parse_chat
 from coordinator.openai.completions import parse_completion
 from coordinator.openai.models import list_models
 from coordinator.openai.request import GenerationRequest
-from coordinator.openai.strict_json import Json
 from coordinator.openai.streaming import ClientGoneError, EventStreamResponse, unless_gone
+from coordinator.openai.strict_json import Json
 from coordinator.relay import LiveJob
 from coordinator.runtime import Runtime
 from node_agent.protocol.cards import ModelCard
@@ -103,9 +103,7 @@ async def _generate(request: Request, parse: Callable[[bytes], GenerationRequest
     stream = accepted.live.stream
     stream.readers += 1
     try:
-        await unless_gone(
-            request, asyncio.ensure_future(_wait_for_host(runtime, accepted, max_wait_seconds))
-        )
+        await unless_gone(request, asyncio.ensure_future(_wait_for_host(runtime, accepted, max_wait_seconds)))
         if accepted.request.stream:
             return _streamed(runtime, accepted, is_kept=is_kept)
         ending = await unless_gone(request, asyncio.ensure_future(stream.wait_ended()))
@@ -207,8 +205,9 @@ async def accept(
         )
         return request, card, job, live, False
 
-    request, card, job, fresh, is_replay = await run_in_threadpool(submit)
-    live = runtime.relay.add(fresh) if fresh is not None else await runtime.live_of(job.id)
+    with runtime.dispatcher.expecting():
+        request, card, job, fresh, is_replay = await run_in_threadpool(submit)
+        live = runtime.relay.add(fresh) if fresh is not None else await runtime.live_of(job.id)
     if live is None:
         raise errors.conflict(
             "result_gone", f"{job.id}, made with this Idempotency-Key, ended and is no longer kept."
@@ -219,9 +218,7 @@ async def accept(
 def _submit(runtime: Runtime, submission: jobs.Submission) -> jobs.Submitted:
     def once() -> jobs.Submitted:
         with runtime.database.write() as session:
-            return jobs.submit(
-                session, submission, settings=runtime.settings, payloads=runtime.payloads
-            )
+            return jobs.submit(session, submission, settings=runtime.settings, payloads=runtime.payloads)
 
     try:
         return once()
@@ -255,7 +252,7 @@ async def _wait_for_host(runtime: Runtime, accepted: Accepted, max_wait_seconds:
 
 def _after_begin(error: ApiError, accepted: Accepted) -> ApiError:
     """An error of a job that had begun: its own headers say not to send the request again blindly."""
-    copy = ApiError(
+    return ApiError(
         error.status,
         error.code,
         error.message,
@@ -265,7 +262,6 @@ def _after_begin(error: ApiError, accepted: Accepted) -> ApiError:
         should_retry=False,
         headers=error.extra_headers | accepted.headers,
     )
-    return copy
 
 
 def _streamed(runtime: Runtime, accepted: Accepted, *, is_kept: bool) -> Response:
@@ -298,9 +294,7 @@ def stream_response(
 ) -> Response:
     """The job's events from an offset on, for one reader."""
     settings = runtime.settings
-    head = results.head_of(
-        job_id=job.id, kind=live.work.kind, card=live.card, created_us=job.created_us
-    )
+    head = results.head_of(job_id=job.id, kind=live.work.kind, card=live.card, created_us=job.created_us)
     live.stream.readers += 1
 
     def end(is_gone: bool) -> None:
@@ -327,5 +321,3 @@ def _leave(runtime: Runtime, live: LiveJob, *, is_kept: bool) -> None:
     """The submitter went away: its job ends at what was relayed, unless it is to go on."""
     if not is_kept and not live.is_async:
         _ = runtime.relay.cancel(live.job_id, reason="client")
-
-
