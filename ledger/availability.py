@@ -160,7 +160,7 @@ def pay_slot(
     devices in `credited` were paid for this slot before. The order of entries does not matter.
     Raises ValueError if the entries are of different slots or the pool is negative.
     """
-    entries = sorted(slot, key=lambda facts: (facts.device, claim_umlx(facts, card), facts.owner))
+    entries = sorted(slot, key=lambda facts: (facts.device, claim_umlx(facts, card), repr(facts)))
     if len({facts.slot_start_us for facts in entries}) > 1:
         raise ValueError("slot_start_us must be the same in all entries")
     if pool_umlx < 0:

@@ -205,7 +205,8 @@ def test_the_submitter_never_pays_for_a_second_reading() -> None:
     dice = random.Random(7)
     for job in histories(7, HISTORIES // 10):
         tokens = [dice.randrange(1, 300) for _ in range(dice.randrange(1, 5))]
-        endings: list[Ending] = [*(["reclaimed"] * (len(tokens) - 1)), "finished"]
+        endings: list[Ending] = ["reclaimed"] * len(tokens)
+        endings[-1] = "finished"
         attempts = tuple(
             AttemptFacts(
                 fence=fence,
