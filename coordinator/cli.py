@@ -18,10 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 from coordinator.client import Client, ClientError, default_home, find_access
+from coordinator.ledger_cli import ledger_app
 
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
 UMLX_PER_MLX: Final = 1_000_000
+JOB_ID_CHARS: Final = 36
 
 app = typer.Typer(
     name="mlx-network",
@@ -34,6 +36,7 @@ nodes_app = typer.Typer(help="Your own Macs on the network.", no_args_is_help=Tr
 accounts_app = typer.Typer(help="Accounts and keys, on the coordinator's own machine.", no_args_is_help=True)
 app.add_typer(nodes_app, name="nodes")
 app.add_typer(accounts_app, name="accounts")
+app.add_typer(ledger_app, name="ledger")
 
 out = Console()
 err = Console(stderr=True)
@@ -44,7 +47,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Home = Annotated[Path | None, typer.Option("--home", help="The coordinator's folder [MLXNET_HOME].")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
 Model = Annotated[str, typer.Option("--model", "-m", help="A model's id or alias.")]
-MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1, help="Longest answer, in tokens.")]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer, in tokens.")]
+ANSWER_TOKENS: Final = 512  # enough for a person to read; a small model may not stop by itself
 
 
 @contextmanager
@@ -82,7 +86,7 @@ def chat(
     message: Annotated[str, typer.Argument(help="What to say; '-' reads standard input.")],
     model: Model = "small",
     system: Annotated[str | None, typer.Option("--system", help="A system message.")] = None,
-    max_tokens: MaxTokens = None,
+    max_tokens: MaxTokens = ANSWER_TOKENS,
     temperature: Annotated[float | None, typer.Option("--temperature", min=0, max=2)] = None,
     seed: Annotated[int | None, typer.Option("--seed")] = None,
     url: Url = None,
@@ -114,7 +118,7 @@ def _chat_body(
     message: str,
     model: str,
     system: str | None,
-    max_tokens: int | None,
+    max_tokens: int,
     temperature: float | None,
     seed: int | None,
 ) -> dict[str, Any]:
@@ -131,7 +135,7 @@ def submit(
     message: Annotated[str, typer.Argument(help="What to say; '-' reads standard input.")],
     model: Model = "small",
     system: Annotated[str | None, typer.Option("--system", help="A system message.")] = None,
-    max_tokens: MaxTokens = None,
+    max_tokens: MaxTokens = ANSWER_TOKENS,
     url: Url = None,
     api_key: Key = None,
     as_json: AsJson = False,
@@ -175,6 +179,8 @@ def jobs(
 
 def _jobs_table(found: list[dict[str, Any]]) -> Table:
     table = Table("job", "state", "model", "in", "out", "cost, MLX")
+    table.columns[0].no_wrap = True
+    table.columns[0].min_width = JOB_ID_CHARS
     for job in found:
         table.add_row(
             job["id"],
@@ -263,11 +269,13 @@ def nodes_list(url: Url = None, api_key: Key = None, as_json: AsJson = False) ->
     if as_json:
         _print_json(found)
         return
-    table = Table("node", "name", "state", "lent, GiB", "models")
     for node in found["data"]:
         lent = node["lent_bytes"] / (1 << 30)
-        table.add_row(node["id"][:17], node["name"], node["state"], f"{lent:.1f}", ", ".join(node["models"]))
-    out.print(table)
+        loaded = ", ".join(node["models"]) or "no model"
+        out.print(f"[bold]{node['name']}[/bold]  {node['state']}, lends {lent:.1f} GiB, {loaded}", highlight=False)
+        out.print(f"  {node['id']}", highlight=False, soft_wrap=True)
+    if not found["data"]:
+        out.print("You have no Macs here. On a Mac: mlx-node join " + find_access(url, api_key).url)
 
 
 @nodes_app.command("approve")
@@ -302,8 +310,12 @@ def nodes_remove(node_id: str, url: Url = None, api_key: Key = None, as_json: As
 
 @app.command()
 def serve(
-    port: Port = 8400,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help="Port to listen on [MLXNET_PORT, 8400].")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", help="Address to listen on [MLXNET_HOST, 127.0.0.1].")
+    ] = None,
     home: Home = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON lines.")] = False,
 ) -> None:
@@ -357,7 +369,7 @@ def accounts_create(
         _print_json({"account": account_id, "name": name, "api_key": key})
     else:
         out.print(f"{name} is {account_id}")
-        out.print(f"API key, shown only now: {key}", highlight=False)
+        out.print(f"API key, shown only now: {key}", highlight=False, soft_wrap=True)
 
 
 def _require_coordinator() -> None:

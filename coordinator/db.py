@@ -101,7 +101,7 @@ def make_engine(url: str) -> Engine:
         parsed = make_url(url)
     except sqlalchemy.exc.ArgumentError as error:
         raise ValueError(
-            "DATABASE_URL is not a URL; write sqlite:///path or postgresql+psycopg://..."
+            "MLXNET_DATABASE_URL is not a URL; write sqlite:///path or postgresql+psycopg://..."
         ) from error
     match parsed.drivername:
         case "sqlite" | "sqlite+pysqlite":
@@ -110,7 +110,7 @@ def make_engine(url: str) -> Engine:
             engine = _make_postgresql_engine(parsed.set(drivername="postgresql+psycopg"))
         case other:
             raise ValueError(
-                f"DATABASE_URL begins with {other!r}; use sqlite:///path or postgresql+psycopg://..."
+                f"MLXNET_DATABASE_URL begins with {other!r}; use sqlite:///path or postgresql+psycopg://..."
             )
     event.listen(engine, "handle_error", _explain_error)
     return engine
@@ -119,7 +119,7 @@ def make_engine(url: str) -> Engine:
 def _make_sqlite_engine(url: URL) -> Engine:
     if not url.database or url.database == ":memory:":
         raise ValueError(
-            "DATABASE_URL must name a file: sqlite:///path/to/file.db (memory is not shared by threads)"
+            "MLXNET_DATABASE_URL must name a file: sqlite:///path/to/file.db (memory is not shared by threads)"
         )
     engine = create_engine(
         url,
@@ -219,7 +219,7 @@ def _explain_error(context: ExceptionContext) -> Exception | None:
 
 
 def _away_message(where: str) -> str:
-    return f"cannot reach the database {where}; see that it runs (or its folder exists) and that DATABASE_URL is right"
+    return f"cannot reach the database {where}; see that it runs (or its folder exists) and that MLXNET_DATABASE_URL is right"
 
 
 class Database:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from coordinator.cli import mlx, statement_table
-from coordinator.client import ClientError
+from coordinator.client import ClientError, default_home
 from coordinator.local import LocalError, LocalNetwork
 
 QUESTION: Final = "What is the capital of France?"
@@ -167,11 +167,13 @@ def _show_money(network: LocalNetwork) -> None:
 
 def _show_access(network: LocalNetwork) -> None:
     key = network.keys["Sam"]
+    home = "" if network.home == default_home() else f"MLXNET_HOME={network.home} "
     console.print(
         f"\nThe network is up. Send jobs with any OpenAI client:\n"
         f"  export OPENAI_BASE_URL={network.url}/v1\n"
         f"  export OPENAI_API_KEY={key}\n"
-        f"or with: mlx-network chat 'What is the capital of France?'\n"
+        f"or with the command line (in .venv/bin if it is not on your PATH):\n"
+        f"  {home}mlx-network chat --temperature 0 'What is the capital of France?'\n"
         f"Keys of all accounts: {network.home / 'keys.json'}. Ctrl-C ends everything.",
         highlight=False,
         soft_wrap=True,

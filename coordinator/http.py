@@ -54,7 +54,7 @@ async def caller_of(request: Request) -> Caller:
 def require_operator(caller: Caller) -> None:
     """Raise 403 unless the caller operates this network."""
     if not caller.is_operator:
-        raise errors.permission_denied("do what only operators may")
+        raise errors.permission_denied("do this: it is for operators")
 
 
 async def read_body(request: Request) -> bytes:

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Final
 
 import uvicorn
+from pydantic import ValidationError
 from fastapi import FastAPI
 
 from coordinator.accounts.service import AccountError, create_account, create_key
+from coordinator.catalogue.cards import CatalogueError
 from coordinator.client import ClientError
 from coordinator.db import Database, DatabaseFull, DatabaseUnavailable, make_engine, migrate
+from coordinator.jobs.payloads import PayloadError
 from coordinator.main import build_app
 from coordinator.observability import configure_logging
 from coordinator.settings import Settings
@@ -22,16 +25,31 @@ BACKLOG: Final = 2048
 SHUTDOWN_SECONDS: Final = 10  # streams that are under way get so long to end
 
 
-def serve_forever(home: Path, *, host: str, port: int, log_json: bool) -> None:
-    """Serve until SIGTERM or SIGINT. Raises `ClientError` when port, disk or database fail."""
+def serve_forever(home: Path, *, host: str | None, port: int | None, log_json: bool) -> None:
+    """Serve until SIGTERM or SIGINT. `host` and `port` None: from the settings.
+
+    Raises `ClientError` when a setting, port, disk, catalogue or database fails.
+    """
     configure_logging(as_json=log_json)
-    listener = _listen(host, port)
-    settings = Settings(home=home, host=host, port=listener.getsockname()[1])
+    settings = read_settings(home, host=host, port=port)
+    listener = _listen(settings.host, settings.port)
+    settings = settings.model_copy(update={"port": listener.getsockname()[1]})
     try:
         app = build_app(settings)
-    except (DatabaseUnavailable, DatabaseFull, OSError) as error:
+    except (CatalogueError, DatabaseUnavailable, DatabaseFull, PayloadError, OSError, ValueError) as error:
         raise ClientError(str(error)) from error
     make_server(app).run(sockets=[listener])
+
+
+def read_settings(home: Path, **given: object) -> Settings:
+    """Settings from the environment and what was `given`. Raises `ClientError` naming the setting."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    try:
+        return Settings.model_validate(Settings(home=home).model_dump() | chosen)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = "MLXNET_" + "_".join(str(part) for part in first["loc"]).upper()
+        raise ClientError(f"{name}: {first['msg']}") from None
 
 
 def make_server(app: FastAPI, *, shutdown_seconds: int = SHUTDOWN_SECONDS) -> uvicorn.Server:
@@ -71,8 +89,12 @@ def make_account(home: Path, name: str, *, grant_umlx: int, is_operator: bool) -
     Raises `ClientError`.
     """
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    engine = make_engine(Settings(home=home).sqlalchemy_url)
-    migrate(engine)
+    settings = read_settings(home)
+    try:
+        engine = make_engine(settings.sqlalchemy_url)
+        migrate(engine)
+    except (DatabaseUnavailable, DatabaseFull, OSError, ValueError) as error:
+        raise ClientError(str(error)) from error
     database = Database(engine)
     try:
         with database.write() as session:

@@ -121,4 +121,7 @@ def _parse(kind: type[T], response: httpx2.Response, origin: str) -> T:
 
 
 def _reason(response: httpx2.Response) -> str:
-    return f"HTTP {response.status_code}: {response.text[:300]}"
+    try:
+        return str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {response.status_code}"

@@ -49,6 +49,7 @@ class Channel:
     heard_at: float = field(default_factory=time.monotonic)
     connected_at: float = field(default_factory=time.monotonic)
     is_closed: bool = False
+    is_leaving: bool = False
     _control: deque[wire.Message] = field(default_factory=deque[wire.Message])
     _data: deque[wire.Message] = field(default_factory=deque[wire.Message])
     _has_work: asyncio.Event = field(default_factory=asyncio.Event)
@@ -181,6 +182,7 @@ async def read_frames(channel: Channel, handler: FrameHandler) -> bool:
                 channel.holds[message.card_id] = message
             case wire.Goodbye():
                 graceful = True
+                channel.is_leaving = message.reason == "leave"
             case wire.Hello():
                 await channel.close(CLOSE_BAD_FRAME, "hello comes once")
                 return False

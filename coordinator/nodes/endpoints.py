@@ -34,7 +34,7 @@ class Approval(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    code: Annotated[str, Field(min_length=9, max_length=9)]
+    code: Annotated[str, Field(max_length=64)]
 
 
 @router.post("/nodes/v1/enrolments", openapi_extra=audience("public"), status_code=201)
@@ -65,6 +65,8 @@ def approve(request: Request, body: Body) -> Response:
     caller = identify(request)
     runtime = runtime_of(request)
     approval = parse_body(Approval, body)
+    if not service.CODE_PATTERN.fullmatch(approval.code.strip().upper()):
+        raise errors.invalid_value("code", "a code looks like ABCD-EFGH; the node shows it when it joins")
     with runtime.database.write() as session:
         node = service.approve(session, caller.account_id, approval.code)
         return _json(_view(runtime, node))
@@ -151,7 +153,7 @@ async def socket(websocket: WebSocket) -> None:
             await writer
         if runtime.fleet.remove(channel):
             runtime.relay.node_disconnected(channel, graceful=graceful)
-            await run_in_threadpool(_note_gone, runtime, channel.node_id)
+            await run_in_threadpool(_note_gone, runtime, channel)
         log.info("node_disconnected", node_id=channel.node_id, graceful=graceful)
 
 
@@ -191,6 +193,9 @@ async def _admit(runtime: Runtime, websocket: WebSocket, hello: wire.Hello) -> c
     return channel
 
 
-def _note_gone(runtime: Runtime, node_id: str) -> None:
+def _note_gone(runtime: Runtime, channel: channels.Channel) -> None:
     with runtime.database.write() as session:
-        service.mark(session, node_id, "offline")
+        if channel.is_leaving:
+            service.revoke(session, channel.node_id)
+        else:
+            service.mark(session, channel.node_id, "offline")

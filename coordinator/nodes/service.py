@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -29,6 +30,7 @@ from node_agent.protocol.signing import (
 
 # Letters and digits that nobody mistakes for one another.
 CODE_ALPHABET: Final = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
+CODE_PATTERN: Final = re.compile(f"^[{CODE_ALPHABET}]{{4}}-[{CODE_ALPHABET}]{{4}}$")
 POLL_SECONDS: Final = 2.0
 
 

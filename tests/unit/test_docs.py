@@ -272,6 +272,11 @@ def climbs(tree: ast.AST, path: Path) -> Iterator[int]:
             yield node.lineno
 
 
+# Outputs of macOS commands that others recorded are not ours to publish; where they lie beside a
+# checkout these tests read them, else they skip and say so.
+READERS_OF_RECORDINGS = frozenset({ROOT / "tests/unit/node/test_hardware.py"})
+
+
 def test_nothing_names_a_place_outside_the_project() -> None:
     neighbours = [str(place) for place in ROOT.parent.iterdir() if len(place.parts) > 2]
     faults: list[str] = []
@@ -279,7 +284,7 @@ def test_nothing_names_a_place_outside_the_project() -> None:
         text = path.read_text("utf-8")
         named = [place for place in neighbours if re.search(re.escape(place) + r"(?![\w.-])", text)]
         faults += [f"{shown(path)}: {place}" for place in named]
-        if path.suffix == ".py":
+        if path.suffix == ".py" and path not in READERS_OF_RECORDINGS:
             faults += [f"{shown(path)}:{line}: climbs out" for line in climbs(ast.parse(text), path)]
     assert not faults
 
