@@ -19,6 +19,7 @@ from rich.table import Table
 
 from coordinator.client import Client, ClientError, default_home, find_access
 from coordinator.ledger_cli import ledger_app
+from coordinator.ledger_cli import ledger_app
 
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
@@ -36,6 +37,7 @@ nodes_app = typer.Typer(help="Your own Macs on the network.", no_args_is_help=Tr
 accounts_app = typer.Typer(help="Accounts and keys, on the coordinator's own machine.", no_args_is_help=True)
 app.add_typer(nodes_app, name="nodes")
 app.add_typer(accounts_app, name="accounts")
+app.add_typer(ledger_app, name="ledger")
 app.add_typer(ledger_app, name="ledger")
 
 out = Console()

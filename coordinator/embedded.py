@@ -45,7 +45,7 @@ class TimerThread:
 
     def _do(self, chore: Chore) -> None:
         try:
-            count = chore.run(self._runtime.database)
+            count = chore.run(self._runtime.database, self._runtime.settings)
         except Exception:
             log.exception("chore_failed", chore=chore.name)
         else:

@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from coordinator import observability
 from coordinator.accounts.endpoints import router as accounts_router
+from coordinator.accounts.ledger_endpoints import router as ledger_router
 from coordinator.db import POOL_CONNECTIONS, DatabaseBusy, DatabaseUnavailable
 from coordinator.embedded import TimerThread
 from coordinator.http import audience, caller_of, install_error_handlers, require_operator, runtime_of
@@ -58,6 +59,7 @@ def build_app(settings: Settings) -> FastAPI:
     app.include_router(jobs_router)
     app.include_router(nodes_router)
     app.include_router(accounts_router)
+    app.include_router(ledger_router)
     app.include_router(make_world_router(lambda: snapshot_of(runtime)))
     _add_probes(app)
     return app

@@ -41,7 +41,7 @@ def database() -> Database:
 
 def _register(chore: Chore) -> None:
     def run() -> int:
-        return chore.run(database())
+        return chore.run(database(), settings)
 
     name = f"upkeep.{chore.name}"
     # A chore that waited longer than its interval is superseded by the next one.

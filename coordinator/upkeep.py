@@ -15,8 +15,10 @@ from sqlalchemy import delete
 from coordinator.db import Database, database_now_us
 from coordinator.jobs.models import JobPayload
 from coordinator.nodes.models import Enrolment
-from ledger import book, statements
+from coordinator.settings import Settings
+from ledger import book, checkpoints, statements, tree
 from ledger.commands import ExpireHold, settlement_id
+from ledger.notes import Signer
 
 log = structlog.get_logger()
 
@@ -50,9 +52,7 @@ def drop_old_enrolments(database: Database) -> int:
     """Delete enrolments whose code is no longer valid. Returns how many."""
     with database.write() as session:
         done = session.execute(
-            delete(Enrolment)
-            .where(Enrolment.expires_us < database_now_us(session))
-            .returning(Enrolment.code)
+            delete(Enrolment).where(Enrolment.expires_us < database_now_us(session)).returning(Enrolment.code)
         )
         return len(done.all())
 
@@ -66,18 +66,63 @@ def check_books(database: Database) -> int:
     return len(drifts)
 
 
+def ledger_signer(settings: Settings) -> Signer:
+    """The key that signs checkpoints: `ledger.key` in the home folder, made when first needed.
+
+    Replicas that share a database must share this file. Its name is the coordinator's origin at
+    the time it was made. Raises `ledger.notes.NoteError` if the file is damaged.
+    """
+    name = settings.origin.partition("://")[2] + "/ledger"
+    return Signer.from_file(settings.home / "ledger.key", name)
+
+
+def sign_checkpoint(database: Database, settings: Settings) -> int:
+    """Let the ledger's tree catch up and sign it if that is due. Returns how many were signed."""
+    with database.read() as session:
+        if not checkpoints.is_due(session.connection(), database.now_us(session)):
+            return 0
+    return 0 if sign_checkpoint_now(database, settings) is None else 1
+
+
+def sign_checkpoint_now(database: Database, settings: Settings) -> checkpoints.StoredCheckpoint | None:
+    """Sign the ledger as it is now; None if nothing is new or another key has signed before."""
+    # In steps, so that a long backlog keeps no writer waiting.
+    while _advance(database):
+        pass
+    try:
+        with database.write() as session:
+            return checkpoints.make(
+                session.connection(), ledger_signer(settings), now_us=database.now_us(session)
+            )
+    except checkpoints.OtherKeyError:
+        log.error("ledger_key_differs", file=str(settings.home / "ledger.key"))  # noqa: TRY400 - no fault of ours to trace
+        return None
+
+
+def _advance(database: Database) -> int:
+    with database.write() as session:
+        return tree.advance(session.connection())
+
+
 @dataclass(frozen=True)
 class Chore:
     """One function and how often it runs."""
 
     name: str
-    run: Callable[[Database], int]
+    run: Callable[[Database, Settings], int]
     every_seconds: float
 
 
+def _plain(run: Callable[[Database], int]) -> Callable[[Database, Settings], int]:
+    """A chore that needs no settings."""
+    return lambda database, _settings: run(database)
+
+
 SCHEDULE: Final = (
-    Chore("expire_holds", expire_holds, 60.0),
-    Chore("drop_old_results", drop_old_results, 300.0),
-    Chore("drop_old_enrolments", drop_old_enrolments, 300.0),
-    Chore("check_books", check_books, 3600.0),
+    # Often enough that a busy network signs about every 1000 entries; what is due decides.
+    Chore("sign_checkpoint", sign_checkpoint, 5.0),
+    Chore("expire_holds", _plain(expire_holds), 60.0),
+    Chore("drop_old_results", _plain(drop_old_results), 300.0),
+    Chore("drop_old_enrolments", _plain(drop_old_enrolments), 300.0),
+    Chore("check_books", _plain(check_books), 3600.0),
 )

@@ -75,6 +75,10 @@ class TreeReader:
             found.append(digest)
         return found
 
+    def inclusion_proof(self, seq: int, size: int) -> list[bytes]:
+        """The audit path of entry `seq` (from 1) in the tree of `size` entries. Raises ValueError."""
+        return merkle.inclusion_proof(seq - 1, size, self.node)
+
 
 def leaves(connection: Connection, begin: int, end: int) -> list[bytes]:
     """The leaf hashes of the entries begin+1 .. end, fewer at the journal's end.
@@ -97,7 +101,7 @@ def root(connection: Connection, size: int) -> bytes:
 
 def inclusion_proof(connection: Connection, seq: int, size: int) -> list[bytes]:
     """The audit path of entry `seq` (from 1) in the tree of `size` entries. Raises ValueError."""
-    return merkle.inclusion_proof(seq - 1, size, TreeReader(connection).node)
+    return TreeReader(connection).inclusion_proof(seq, size)
 
 
 def consistency_proof(connection: Connection, old: int, new: int) -> list[bytes]:
