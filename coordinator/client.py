@@ -62,6 +62,10 @@ class Client:
             timeout=TIMEOUT,
         )
 
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
     def get(self, path: str, **params: Any) -> dict[str, Any]:
         """GET a JSON object."""
         return self._json("GET", path, params={k: v for k, v in params.items() if v is not None})

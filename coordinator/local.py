@@ -63,9 +63,13 @@ class LocalNetwork:
     nodes_wanted: int = 2
     report: Report = lambda _what, _done, _total: None
     node_options: tuple[str, ...] = ()  # further options of `mlx-node join`, for every node
+    catalogue_dirs: tuple[Path, ...] = ()  # further cards, and the alias `small` to wait for
+    models_dir: Path | None = None  # for cards whose source is a local folder
+    environment: dict[str, str] = field(default_factory=dict[str, str])  # of all its processes
     keys: dict[str, str] = field(default_factory=dict[str, str])
     nodes: list[LocalNode] = field(default_factory=list[LocalNode])
     _coordinator: subprocess.Popen[str] | None = None
+    _clients: dict[str, Client] = field(default_factory=dict[str, Client])
     _logs: list[TextIO] = field(default_factory=list[TextIO])
 
     @property
@@ -80,7 +84,17 @@ class LocalNetwork:
 
     def client(self, account: str) -> Client:
         """A client with this account's key."""
-        return Client(Access(self.url, self.keys[account]))
+        if account not in self._clients:
+            self._clients[account] = Client(Access(self.url, self.keys[account]))
+        return self._clients[account]
+
+    def _environment(self) -> dict[str, str]:
+        found = os.environ | {"MLXNET_HOME": str(self.home)} | self.environment
+        if self.catalogue_dirs:
+            found["MLXNET_CATALOGUE_DIRS"] = json.dumps([str(path) for path in self.catalogue_dirs])
+        if self.models_dir is not None:
+            found["MLXNET_MODELS_DIR"] = found["MLXNODE_MODELS_DIR"] = str(self.models_dir)
+        return found
 
     # -- starting --------------------------------------------------------------------------------
 
@@ -111,14 +125,15 @@ class LocalNetwork:
             self.port = probe.getsockname()[1]
 
     def _fetch_model(self) -> None:
-        catalogue = load_catalogue()
+        catalogue = load_catalogue(self.catalogue_dirs)
         card = catalogue.resolve("small")
         if card is None:
             raise LocalError("the catalogue has no model named 'small'")
         command = [sys.executable, "-m", "node_agent.models", "fetch", "--json"]
         command += ["--card", str(catalogue.files[card.id])]
         self.report("model", 0, 0)
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:  # noqa: S603
+        environment = self._environment()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
             message = ""
             for event in _json_lines(child.stdout):
                 if event.get("event") == "progress":
@@ -143,9 +158,7 @@ class LocalNetwork:
             for name, grant_umlx, is_operator in wanted:
                 account = session.scalar(select(Account).where(Account.name == name))
                 if account is None:
-                    account = create_account(
-                        session, name, grant_umlx=grant_umlx, is_operator=is_operator
-                    )
+                    account = create_account(session, name, grant_umlx=grant_umlx, is_operator=is_operator)
                 if name not in self.keys:
                     self.keys[name] = create_key(session, account, "local")
         database.close()
@@ -156,9 +169,8 @@ class LocalNetwork:
         self.report("coordinator", 0, 1)
         command = [sys.executable, "-m", "coordinator", "serve", "--port", str(self.port)]
         log = self._log("coordinator")
-        environment = os.environ | {"MLXNET_HOME": str(self.home)}
-        self._coordinator = subprocess.Popen(  # noqa: S603
-            command, stdout=log, stderr=log, text=True, env=environment, start_new_session=True
+        self._coordinator = subprocess.Popen(
+            command, stdout=log, stderr=log, text=True, env=self._environment(), start_new_session=True
         )
         client = self.client("Operator")
         deadline = time.monotonic() + START_SECONDS_MAX
@@ -179,8 +191,13 @@ class LocalNetwork:
         command += ["--home", str(home), "--name", name, "--lend-gib", f"{_lend_gib():.2f}"]
         command += self.node_options
         log = self._log(f"node-{owner.lower()}")
-        process = subprocess.Popen(  # noqa: S603
-            command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=self._environment(),
+            start_new_session=True,
         )
         self.nodes.append(LocalNode(name, owner, home, process))
         if (home / "config.json").exists():
@@ -219,6 +236,8 @@ class LocalNetwork:
         if self._coordinator is not None:
             _interrupt(self._coordinator)
             _reap(self._coordinator)
+        for client in self._clients.values():
+            client.close()
         for log in self._logs:
             log.close()
 
