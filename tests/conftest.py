@@ -7,6 +7,7 @@ import pytest
 pytest_plugins = [
     "tests.fixtures.coordinator",
     "tests.fixtures.databases",
+    "tests.fixtures.network",
     "tests.fixtures.redis_server",
     "tests.fixtures.scripted_node",
 ]
