@@ -5,14 +5,17 @@ Call these in a read session, so that all of one answer is of one moment.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Connection, Integer, cast, func, literal, select
+from sqlalchemy import Connection, Integer, Row, cast, func, literal, select
 
 from ledger import models
 from ledger.drift import Drift, drift_of_journal
+from ledger.plaintext import PlainEntry
+from ledger.views import month_bounds_us
 
 MAX_STATEMENT_ENTRIES: Final = 10_000
 
@@ -70,6 +73,18 @@ class Statement:
     open_holds: tuple[StatementHold, ...]
 
 
+@dataclass(frozen=True)
+class StatementLine:
+    """One line of a statement as it is printed, with the balance after it."""
+
+    seq: int | None
+    recorded_us: int
+    kind: str
+    reference: str
+    amount_umlx: int
+    balance_umlx: int
+
+
 def balance(connection: Connection, account_id: str) -> Balance | None:
     """The balance of an account, or None if there is no such account."""
     row = connection.execute(select(models.accounts).where(models.accounts.c.id == account_id)).one_or_none()
@@ -110,6 +125,50 @@ def statement(connection: Connection, account_id: str, since_us: int, until_us: 
     return Statement(
         account_id, since_us, until_us, opening, entries, closing, _open_holds(connection, account_id)
     )
+
+
+def monthly_statement(connection: Connection, account_id: str, month: str) -> Statement:
+    """The statement of a calendar month (UTC), written "2026-03". Raises ValueError as `statement`."""
+    return statement(connection, account_id, *month_bounds_us(month))
+
+
+def statement_lines(found: Statement) -> tuple[StatementLine, ...]:
+    """Opening, each entry, closing; the balance runs from one to the other."""
+    balance_umlx = found.opening_umlx
+    lines = [StatementLine(None, found.since_us, "opening", "", 0, balance_umlx)]
+    for entry in found.entries:
+        balance_umlx += entry.amount_umlx
+        lines.append(
+            StatementLine(
+                entry.seq, entry.recorded_us, entry.kind, entry.reference, entry.amount_umlx, balance_umlx
+            )
+        )
+    lines.append(StatementLine(None, found.until_us, "closing", "", 0, found.closing_umlx))
+    return tuple(lines)
+
+
+def plain_entries(connection: Connection) -> Iterator[PlainEntry]:
+    """Every entry that moved money, with its legs, in order; read as it goes, memory stays flat."""
+    legs: list[tuple[str, int]] = []
+    last: Row[Any] | None = None
+    query = (
+        select(models.journal, models.postings.c.account_id, models.postings.c.amount_umlx)
+        .join_from(models.journal, models.postings)
+        .order_by(models.journal.c.seq, models.postings.c.leg)
+        .execution_options(yield_per=1000)
+    )
+    for row in connection.execute(query):
+        if last is not None and row.seq != last.seq:
+            yield _plain_entry(last, legs)
+            legs = []
+        legs.append((row.account_id, row.amount_umlx))
+        last = row
+    if last is not None:
+        yield _plain_entry(last, legs)
+
+
+def _plain_entry(row: Row[Any], legs: list[tuple[str, int]]) -> PlainEntry:
+    return PlainEntry(row.seq, str(row.id), row.recorded_us, row.kind, row.reference, tuple(legs))
 
 
 def _open_holds(connection: Connection, account_id: str) -> tuple[StatementHold, ...]:
