@@ -105,10 +105,9 @@ def test_openais_client_gets_the_same_answer_streamed_and_whole(
         "temperature": 1,
         "seed": 7,
     }
-    whole: ChatCompletion = client.chat.completions.create(**asked)
-    stream: Stream[ChatCompletionChunk] = client.chat.completions.create(
-        **asked, stream=True, stream_options={"include_usage": True}
-    )
+    create: Any = client.chat.completions.create  # its overloads cannot be told from a dict
+    whole: ChatCompletion = create(**asked)
+    stream: Stream[ChatCompletionChunk] = create(**asked, stream=True, stream_options={"include_usage": True})
     chunks = list(stream)
     text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
     assert text == whole.choices[0].message.content
@@ -150,7 +149,8 @@ def answer_while_killing(network: LocalNetwork, what: str) -> tuple[str, dict[st
     """Stream a long answer; once it flows, kill the node that makes it, or that node's runner."""
     text, job_id = "", ""
     with client_of(network) as client:
-        stream: Stream[Completion] = client.completions.create(**LONG_STORY, stream=True)
+        create: Any = client.completions.create
+        stream: Stream[Completion] = create(**LONG_STORY, stream=True)
         for chunk in stream:
             text += chunk.choices[0].text
             if not job_id:
@@ -167,7 +167,8 @@ def test_a_kill_in_the_middle_of_an_answer_is_not_seen_by_its_reader(
 ) -> None:
     with new_network(f"kill-{what}") as network:
         with client_of(network) as client:
-            undisturbed: Completion = client.completions.create(**LONG_STORY)
+            create: Any = client.completions.create
+            undisturbed: Completion = create(**LONG_STORY)
         text, job = answer_while_killing(network, what)
         assert job["state"] == "done"
         assert job["output_tokens"] == LONG
