@@ -8,7 +8,7 @@ UV := .tools/bin/uv
 TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint types imports check format bench-serving clean
+.PHONY: help demo up test lint types imports check format demo-seats bench-serving clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ imports: .venv/.dev ## Who may import whom (import-linter)
 format: .venv/.dev ## Let ruff format the code and mend what it can
 	.venv/bin/ruff format
 	.venv/bin/ruff check --fix
+
+demo-seats: .venv/.dev ## See what an idle, a dedicated and an Ultra seat earn over simulated days
+	@.venv/bin/python -m tests.demo_seats
 
 bench-serving: .venv/.dev ## Compare speed: in process, mlx_lm.server, and the whole network
 	.venv/bin/python -m tests.benchmarks.serving $(BENCH_ARGS)
