@@ -228,6 +228,12 @@ def prices_for(bytes_read_per_token: int, bytes_resident: int, card: RateCard = 
     )
 
 
+def output_tokens_per_mlx(rate: Rate) -> int | None:
+    """How many answer tokens of a model one MLX buys, rounded down; None if they are free."""
+    price = rate.output_umlx_per_million
+    return PER_MILLION**2 // price if price else None
+
+
 def pod_factor_ppm(members: int, speedup_ppm: int, card: RateCard = CARD) -> int:
     """What a model that only pods can hold costs on top: members / measured speed-up, from 1 to the
     card's cap, rounded down. It keeps each member's owner from earning less than alone.

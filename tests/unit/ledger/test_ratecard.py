@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.catalogue.cards import load_catalogue
+from ledger.pricing import Rate
 from ledger.ratecard import (
     CARD,
     SEATS,
@@ -19,6 +20,7 @@ from ledger.ratecard import (
     PriceRates,
     RateCard,
     changes,
+    output_tokens_per_mlx,
     pod_factor_ppm,
     prices_for,
     split_fee,
@@ -127,6 +129,12 @@ def test_a_fee_of_ten_goes_six_two_two() -> None:
 def test_changes_name_each_rate() -> None:
     coming = replace(CARD, version=2, fees=FeeRates(fee_ppm=50_000))
     assert changes(CARD, coming) == {"fees.fee_ppm": (100_000, 50_000)}
+
+
+def test_what_one_mlx_buys() -> None:
+    """8 GB read, 10 GB resident: 80.2 uMLX a token."""
+    assert output_tokens_per_mlx(prices_for(8 * GB, 10 * GB)) == 12_468
+    assert output_tokens_per_mlx(Rate(0, 0, 0, 0)) is None
 
 
 def test_seats_rise() -> None:
