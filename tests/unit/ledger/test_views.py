@@ -127,6 +127,7 @@ def test_a_cost_is_shown_as_its_sum() -> None:
     ("change", "rule"),
     [
         ({"charge_umlx": 1_500, "bound_umlx": 1_500}, "bound"),
+        ({"bound_umlx": 1_701}, "sum"),
         ({"charge_umlx": 2_000, "rate": Rate(1_000_000, 250_000, 10_000_001, 2_000)}, "minimum"),
         ({"charge_umlx": 1_701, "rate": Rate(1_000_000, 250_000, 10_000_001, 1_701)}, "sum"),
         ({"charge_umlx": 2_126, "factor_ppm": 1_250_000}, "sum"),
