@@ -8,7 +8,7 @@ UV := .tools/bin/uv
 TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint types imports check format demo-seats bench-serving clean
+.PHONY: help demo up test lint types imports check format demo-seats bench-serving bench-ledger-checks mutate-ledger clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,13 @@ demo-seats: .venv/.dev ## See what an idle, a dedicated and an Ultra seat earn o
 
 bench-serving: .venv/.dev ## Compare speed: in process, mlx_lm.server, and the whole network
 	.venv/bin/python -m tests.benchmarks.serving $(BENCH_ARGS)
+
+bench-ledger-checks: .venv/.dev ## Measure verification and proofs over a million ledger entries
+	.venv/bin/python -m tests.benchmarks.ledger.proofs $(BENCH_ARGS)
+	.venv/bin/python -m tests.benchmarks.ledger.verify $(BENCH_ARGS)
+
+mutate-ledger: .venv/.dev ## Seed faults into the ledger; every one must be found by a test
+	.venv/bin/python -m tests.mutation.ledger $(MUTATE_ARGS)
 
 clean: ## Remove environments and caches of this folder
 	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -102,6 +102,11 @@ class _Replay:
         except Finding as finding:
             self.drifts.append(Drift(finding.rule, subject, "a sound entry", finding.detail))
             self._auditor = None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self.drifts.append(
+                Drift("entry_is_shaped_like_one", subject, "a sound entry", type(error).__name__)
+            )
+            self._auditor = None
 
     def _grow(self, leaf: bytes) -> None:
         self._tree.append(leaf)

@@ -5,7 +5,6 @@ Rows of the journal never change, so pages may be read in one transaction or in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,12 +45,6 @@ def _read(
         legs.setdefault(row.seq, []).append((row.account_id, row.amount_umlx))
     rows = connection.execute(select(models.journal).where(entries).order_by(models.journal.c.seq))
     return [_entry_of(row, tuple(legs.get(row.seq, ()))) for row in rows]
-
-
-def pages(connection: Connection, size: int) -> Iterator[StoredEntry]:
-    """The first `size` entries in order, a page in memory at a time."""
-    for first in range(1, size + 1, PAGE_ENTRIES):
-        yield from page(connection, first, min(size, first + PAGE_ENTRIES - 1))
 
 
 def touching(connection: Connection, account_id: str, since_seq: int, limit: int) -> list[StoredEntry]:

@@ -18,7 +18,7 @@ from ledger import merkle, models
 
 BITS: Final = 8
 BLOCK: Final = 1 << BITS
-MAX_BLOCKS: Final = 64
+MAX_BLOCKS: Final = 16  # some 4,000 entries: SQLite's writers wait for a step of that
 
 
 class TreeReader:

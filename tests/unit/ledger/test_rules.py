@@ -6,7 +6,18 @@ from uuid import UUID
 
 import pytest
 
-from ledger.commands import Capture, ExpireHold, Mint, OpenHold, Refund, Transfer
+from ledger.commands import (
+    Adjust,
+    Burn,
+    Capture,
+    Command,
+    ExpireHold,
+    Mint,
+    OpenHold,
+    Refund,
+    Transfer,
+    VoidHold,
+)
 from ledger.limits import MAX_AMOUNT_UMLX, MAX_BALANCE_UMLX
 from ledger.rules import Account, Effect, Hold, Refusal, Sheet, decide
 
@@ -77,4 +88,26 @@ def test_no_balance_leaves_what_the_database_can_hold() -> None:
 def test_deciding_changes_nothing() -> None:
     books, same = (sheet(hold=Hold("user:a", 60, "open", 10)) for _ in range(2))
     decide(books, Capture(id=ID, hold_id=HOLD, pays=(("user:b", 60),)), 0)
+    assert books == same
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Transfer(id=ID, source="user:a", target="user:b", amount_umlx=101),
+        Transfer(id=ID, source="user:a", target="user:nobody", amount_umlx=1),
+        Burn(id=ID, account_id="user:b", amount_umlx=1),
+        OpenHold(id=ID, account_id="user:a", amount_umlx=101, expires_us=9),
+        OpenHold(id=ID, account_id="user:a", amount_umlx=1, expires_us=0),
+        Capture(id=ID, hold_id=HOLD, pays=(("user:b", 61),)),
+        Capture(id=ID, hold_id=HOLD, pays=(("user:nobody", 1),)),
+        VoidHold(id=ID, hold_id=ID),
+        ExpireHold(id=ID, hold_id=HOLD),
+        Refund(id=ID, hold_id=HOLD, source="user:b", amount_umlx=1),
+        Adjust(id=ID, legs=(("user:a", 1), ("user:b", -1)), operators=("Ann", "Bob"), reason="wrong account"),
+    ],
+)
+def test_a_refusal_changes_nothing(command: Command) -> None:
+    books, same = (sheet(hold=Hold("user:a", 60, "open", 10)) for _ in range(2))
+    assert isinstance(decide(books, command, 0), Refusal)
     assert books == same

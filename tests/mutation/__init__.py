@@ -1,0 +1,1 @@
+"""Seed faults and see that the tests find them."""
