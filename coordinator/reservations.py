@@ -162,6 +162,11 @@ class Reservations:
         """Note that nodes took their offers, unless an attempt has moved on meanwhile."""
         with self._database.write() as session:
             now_us = database_now_us(session)
+            # Jobs before their attempts, as everybody locks them.
+            ids = [accept.job_id for accept in accepts]
+            _ = session.execute(
+                select(Job.id).where(Job.id.in_(ids)).order_by(Job.id).with_for_update()
+            ).all()
             for accept in accepts:
                 _record_accept(session, accept, now_us)
 
