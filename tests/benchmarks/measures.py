@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -98,6 +99,40 @@ def cpu_clock(pids: Mapping[str, int]) -> CpuClock:
 def own_cpu_seconds() -> float:
     """Processor seconds of this process."""
     return _seconds(psutil.Process())
+
+
+class OtherLoad:
+    """How much of the machine others use meanwhile: the bench wants it for itself."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._busy, self._ours = _machine_busy_seconds(), _family_seconds()
+
+    def cores(self) -> float:
+        """Cores kept busy by processes that do not descend from this one, on average until now.
+
+        What descendants used that have ended counts as ours only if their parent waited for them.
+        """
+        elapsed = time.monotonic() - self._began
+        ours = _family_seconds() - self._ours
+        return max(0.0, (_machine_busy_seconds() - self._busy - ours) / elapsed)
+
+
+def _machine_busy_seconds() -> float:
+    times = psutil.cpu_times()
+    return sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0)
+
+
+def _family_seconds() -> float:
+    """Of this process and all its descendants, those that have ended included."""
+    found = 0.0
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            found += times.user + times.system
+            # Only Linux tells of children that have ended.
+            found += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+    return found
 
 
 def _seconds(process: psutil.Process) -> float:
