@@ -177,6 +177,9 @@ async def test_after_a_restart_asynchronous_jobs_go_on_and_others_expire_uncharg
         await waiting.whole()
     await sam.aclose()
     await asyncio.to_thread(coordinator.start)
+    with coordinator.database.read() as session:
+        expires_us = session.scalars(select(DispatcherLease.expires_us)).one()
+        assert expires_us == 0, "the one that stopped gave up its lease"
     await node.close()
     await node.connect()
     sam = coordinator.client("Sam")
@@ -257,6 +260,30 @@ async def test_an_end_is_written_again_until_it_is_committed(
 def started(coordinator: Coordinator, job_id: str) -> bool:
     with coordinator.database.read() as session:
         return session.get_one(Job, job_id).started_us is not None
+
+
+async def test_an_attempts_end_is_on_record_before_that_of_its_job(
+    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
+) -> None:
+    body = completion("0123456789", stream=True)
+    reading = Reading(sam, "POST", "/v1/completions", json=body)
+    offer = await node.offered()
+    await node.accept(offer)
+    await node.say(offer, "abc")
+    await reading.until_text("abc")
+    await wait_until(lambda: started(coordinator, offer.job_id), "the accept to be recorded")
+    failing = FailingDatabase(coordinator, "UPDATE attempts", times=1)
+    await node.send(wire.Failed(job_id=offer.job_id, fence=offer.fence, code="reclaimed"))
+    await node.expect(wire.Settled)
+    job = (await sam.post(f"/v1/jobs/{offer.job_id}/cancel")).json()
+    failing.stop()
+    assert (failing.left, job["state"]) == (0, "cancelled")
+    (attempt,) = job["attempts"]
+    assert (attempt["state"], attempt["delivered_tokens"]) == ("reclaimed", 3)
+    charge = price_of(10, 3)
+    assert coordinator.posted("Ada") == charge - fee_of(charge)
+    coordinator.check_books()
+    await reading.whole()
 
 
 async def test_a_submit_that_fails_leaves_nothing_and_says_so(

@@ -99,7 +99,10 @@ async def test_an_idle_subscription_stays_alive(redis_server: RedisServer) -> No
     there = RedisWakeups(redis_server.url)
     async with running(there), there.subscribe("t") as woken:
         await until_woken(there, woken)
-        await asyncio.sleep(6)  # longer than the client library's own limit on a read
+        await asyncio.sleep(0.3)
+        woken.clear()
+        await asyncio.sleep(6.5)  # longer than the client library's own limit on a read
+        assert not woken.is_set(), "it was cut, and all are woken by the next connection"
         await there.publish("t")
         await asyncio.wait_for(woken.wait(), 1)
 
