@@ -23,6 +23,7 @@ from ledger.merkle import Frontier
 from ledger.notes import Checkpoint, NoteError, VerifierKey, open_checkpoint
 
 MAX_FAULTS: Final = 100
+MAX_SEQ: Final = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -191,9 +192,9 @@ class _Verification:
 
     def _number(self, seq: Any) -> None:
         wanted = self._seq + 1
-        if type(seq) is not int:
+        if type(seq) is not int or not 0 < seq < MAX_SEQ:
             self._seq = wanted
-            raise TypeError("the number is no number")
+            raise TypeError("the number is no number of an entry")
         self._seq = seq
         if seq != wanted and not wanted < seq <= wanted + self._unreadable:
             self._fault(wanted, "seq_is_gapless", f"entry {wanted} is followed by {seq}")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import tempfile
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledger.commands import Mint
+from ledger.chain import GENESIS_HEAD, leaf_of_text, next_head
+from ledger.commands import Mint, canonical_json
+from ledger.export_format import entry_line, footer_line, header_line
 from ledger.verify import Fault, Verified, verify_export
 from tests.unit.ledger.exports import SIGNER, export_of, jobs
 
@@ -60,3 +65,82 @@ def test_one_changed_bit_names_its_entry(place: int, bit: int) -> None:
             if line.startswith(b'{"body"'):
                 assert faults[0].seq == seq
             return
+
+
+words = st.sampled_from(
+    ["posted", "mint", "capture", "refund", "adjust", "open_hold", "user:a", "issuance", "", "9" * 36]
+)
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    words,
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(words, inner, max_size=3)),
+    max_leaves=8,
+)
+names = (
+    "id",
+    "kind",
+    "reference",
+    "account_id",
+    "amount_umlx",
+    "hold_id",
+    "pays",
+    "legs",
+    "source",
+    "operators",
+)
+
+
+@given(
+    entry=st.one_of(values, st.lists(values, min_size=10, max_size=10)),
+    body=st.one_of(values, st.fixed_dictionaries(dict.fromkeys(names, values))),
+)
+@settings(max_examples=200, deadline=None)
+def test_an_entry_of_any_shape_is_a_fault_and_never_a_crash(entry: Any, body: Any) -> None:
+    assert isinstance(_verify_alone(entry, canonical_json(body)), list)
+
+
+kinds = (
+    "mint",
+    "burn",
+    "transfer",
+    "open_hold",
+    "capture",
+    "void_hold",
+    "refund",
+    "adjust",
+    "record",
+    "gift",
+)
+bodies = st.fixed_dictionaries(
+    dict.fromkeys(names, values) | {"id": st.just(str(UUID(int=1))), "kind": st.sampled_from(kinds)}
+)
+
+
+@given(body=bodies, rest=st.tuples(st.just("posted"), st.none(), st.none(), values))
+@settings(max_examples=300, deadline=None)
+def test_a_consistent_entry_of_any_content_never_crashes(body: dict[str, Any], rest: tuple[Any, ...]) -> None:
+    """As far right as it must be for its content to be looked at."""
+    text = canonical_json(body)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    entry = [1, body["id"], body["kind"], body["reference"], 1, digest, *rest]
+    assert isinstance(_verify_alone(entry, text), list | Verified)
+
+
+def _verify_alone(entry: Any, text: str) -> list[Fault] | Verified:
+    """Verify one entry that is rightly hashed and signed."""
+    content = canonical_json(entry)
+    leaf = leaf_of_text(content.encode())
+    head = next_head(GENESIS_HEAD, leaf)
+    lines = [
+        header_line(SIGNER.sign_checkpoint(1, leaf)),
+        entry_line(text, content, head, leaf),
+        footer_line(1, head, 0, 0),
+    ]
+    return _verify(b"".join(lines))
