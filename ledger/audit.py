@@ -33,7 +33,7 @@ REASONS: Final = frozenset(
 Legs = list[tuple[str, int]]
 
 
-class Finding(Exception):  # noqa: N818 - it says what was found
+class Finding(Exception):
     """What an entry breaks: `rule` is one stable word, the text says it with numbers."""
 
     def __init__(self, rule: str, detail: str) -> None:

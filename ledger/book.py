@@ -41,7 +41,7 @@ MAX_COMMANDS: Final = 500
 POSTED: Final = "posted"
 
 
-class LedgerDamaged(Exception):  # noqa: N818 - the fact is its name
+class LedgerDamaged(Exception):
     """The stored books contradict themselves; nothing may be committed. Run `reconcile`."""
 
 

@@ -14,7 +14,7 @@ from ledger.export_format import checkpoint_line, entry_line, footer_line, heade
 Connect = Callable[[], AbstractContextManager[Connection]]
 
 
-class NothingToExport(LookupError):  # noqa: N818 - the fact is its name
+class NothingToExport(LookupError):
     """There is no checkpoint yet, so nothing is signed that an export could be checked against."""
 
 
