@@ -19,7 +19,6 @@ from rich.table import Table
 
 from coordinator.client import Client, ClientError, default_home, find_access
 from coordinator.ledger_cli import ledger_app
-from coordinator.ledger_cli import ledger_app
 
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
@@ -37,7 +36,6 @@ nodes_app = typer.Typer(help="Your own Macs on the network.", no_args_is_help=Tr
 accounts_app = typer.Typer(help="Accounts and keys, on the coordinator's own machine.", no_args_is_help=True)
 app.add_typer(nodes_app, name="nodes")
 app.add_typer(accounts_app, name="accounts")
-app.add_typer(ledger_app, name="ledger")
 app.add_typer(ledger_app, name="ledger")
 
 out = Console()
@@ -111,9 +109,7 @@ def chat(
                 sys.stdout.flush()
         sys.stdout.write("\n")
         if usage is not None:
-            err.print(
-                f"[dim]{usage['prompt_tokens']} tokens in, {usage['completion_tokens']} out[/dim]"
-            )
+            err.print(f"[dim]{usage['prompt_tokens']} tokens in, {usage['completion_tokens']} out[/dim]")
 
 
 def _chat_body(
@@ -203,7 +199,9 @@ def cancel(job_id: str, url: Url = None, api_key: Key = None, as_json: AsJson = 
         if as_json:
             _print_json(job)
         else:
-            out.print(f"{job['id']}  {job['state']}  {job['output_tokens']} tokens, {mlx(job['charge_umlx'])} MLX")
+            out.print(
+                f"{job['id']}  {job['state']}  {job['output_tokens']} tokens, {mlx(job['charge_umlx'])} MLX"
+            )
 
 
 @app.command()
@@ -274,7 +272,9 @@ def nodes_list(url: Url = None, api_key: Key = None, as_json: AsJson = False) ->
     for node in found["data"]:
         lent = node["lent_bytes"] / (1 << 30)
         loaded = ", ".join(node["models"]) or "no model"
-        out.print(f"[bold]{node['name']}[/bold]  {node['state']}, lends {lent:.1f} GiB, {loaded}", highlight=False)
+        out.print(
+            f"[bold]{node['name']}[/bold]  {node['state']}, lends {lent:.1f} GiB, {loaded}", highlight=False
+        )
         out.print(f"  {node['id']}", highlight=False, soft_wrap=True)
     if not found["data"]:
         out.print("You have no Macs here. On a Mac: mlx-node join " + find_access(url, api_key).url)

@@ -86,7 +86,12 @@ def _ending_in_order(network: LocalNetwork) -> Generator[None]:
 
 
 def _bring_up(network: LocalNetwork) -> None:
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[shown]}"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[shown]}"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console) as progress:
         tasks: dict[str, TaskID] = {}
 
@@ -96,7 +101,10 @@ def _bring_up(network: LocalNetwork) -> None:
             is_bytes = what == "model" and total > 1
             shown = f"{done / 1e6:.0f} of {total / 1e6:.0f} MB" if is_bytes else f"{done} of {total}"
             progress.update(
-                tasks[what], completed=done, total=total or None, shown=shown if what != "model" or is_bytes else ""
+                tasks[what],
+                completed=done,
+                total=total or None,
+                shown=shown if what != "model" or is_bytes else "",
             )
 
         network.report = report

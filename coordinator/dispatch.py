@@ -16,13 +16,16 @@ import structlog
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
+from coordinator.commits import GroupCommit
 from coordinator.db import Database
+from coordinator.endings import Endings
 from coordinator.jobs.models import Job
+from coordinator.live import LiveJob
 from coordinator.nodes.channel import Channel, Fleet
 from coordinator.nodes.models import Slot
 from coordinator.placement.match import match
 from coordinator.placement.types import HostFacts, NotPlaced, Placed, SlotFacts
-from coordinator.relay import LiveJob, Relay
+from coordinator.relay import Relay
 from coordinator.reservations import AcceptedOffer, Reservation, Reservations, Wanted
 from coordinator.settings import Settings
 
@@ -46,17 +49,20 @@ class Dispatcher:
         database: Database,
         fleet: Fleet,
         relay: Relay,
+        endings: Endings,
+        commits: GroupCommit,
         take_up: Callable[[str], Awaitable[LiveJob | None]],
     ) -> None:
         self._settings = settings
         self._database = database
         self._fleet = fleet
         self._relay = relay
+        self._endings = endings
         self._take_up = take_up
         self._wake = asyncio.Event()
         self._expected = 0
         self._none_expected = asyncio.Event()
-        self._reservations = Reservations(database)
+        self._reservations = Reservations(commits)
         self._accepts: list[AcceptedOffer] = []
         self._given_tokens: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -217,7 +223,7 @@ class Dispatcher:
         )
         channel = self._fleet.get(choice.node_id)
         if channel is None or not channel.send(self._relay.offer_of(live, attempt)):
-            self._relay.drop_attempt(live, "lost", "node_left", is_fault=False)
+            self._endings.drop_attempt(live, "lost", "node_left", is_fault=False)
             return
         self._spawn(self._await_answer(live, reservation.fence, choice.node_id))
 
@@ -235,7 +241,7 @@ class Dispatcher:
                 asyncio.shield(attempt.answered), self._settings.offer_seconds_max
             )
         except TimeoutError:
-            self._relay.drop_attempt(live, "lost", "offer_unanswered", is_fault=True)
+            self._endings.drop_attempt(live, "lost", "offer_unanswered", is_fault=True)
             return
         if live.attempt is not attempt or live.is_ending:
             return
@@ -243,7 +249,7 @@ class Dispatcher:
             pause = BUSY_PAUSE_SECONDS if declined == "busy" else OFFER_DECLINES_PAUSE_SECONDS
             live.excluded[node_id] = time.monotonic() + pause
             log.info("offer_declined", job_id=live.job_id, node_id=node_id, reason=declined)
-            self._relay.drop_attempt(live, "declined", declined, is_fault=False)
+            self._endings.drop_attempt(live, "declined", declined, is_fault=False)
             return
         self._accepts.append(AcceptedOffer(live.job_id, fence, attempt.accepted_us))
         if len(self._accepts) == 1:

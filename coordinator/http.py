@@ -85,9 +85,7 @@ def parse_body(kind: type[M], body: bytes) -> M:
 
 def respond_with(error: ApiError) -> Response:
     """The error as an HTTP answer in OpenAI's shape."""
-    return Response(
-        error_json(error), error.status, headers=error.headers(), media_type="application/json"
-    )
+    return Response(error_json(error), error.status, headers=error.headers(), media_type="application/json")
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -106,7 +104,7 @@ def install_error_handlers(app: FastAPI) -> None:
     async def on_http(_request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = {404: "route_not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-        kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"  # noqa: PLR2004
+        kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
         headers = dict(error.headers or {})
         return respond_with(ApiError(error.status_code, code, str(error.detail), type=kind, headers=headers))
 

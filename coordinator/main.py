@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import anyio.to_thread
+import structlog
 from fastapi import FastAPI, Request
 from sqlalchemy import text
 from starlette.concurrency import run_in_threadpool
@@ -26,6 +27,8 @@ from coordinator.settings import Settings
 from coordinator.world import snapshot_of
 from web_world.routes import make_router as make_world_router
 
+log = structlog.get_logger()
+
 
 def build_app(settings: Settings) -> FastAPI:
     """An ASGI application for one coordinator process. Blocks while it migrates the database."""
@@ -38,6 +41,8 @@ def build_app(settings: Settings) -> FastAPI:
         await run_in_threadpool(recover, runtime)
         await runtime.start()
         timers = TimerThread(runtime) if settings.redis_url is None else None
+        if timers is None:
+            log.info("upkeep_left_to_celery", start="celery -A coordinator.tasks worker -B")
         if timers is not None:
             timers.start()
         yield

@@ -40,9 +40,11 @@ class RuntimeCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Gauges and counters, in Prometheus' names."""
         runtime = self._runtime
-        yield GaugeMetricFamily("mlxnet_nodes_connected", "Nodes with a socket here.", len(runtime.fleet.channels))
         yield GaugeMetricFamily(
-            "mlxnet_attempts_live", "Attempts under way.", sum(runtime.relay.live_attempts().values())
+            "mlxnet_nodes_connected", "Nodes with a socket here.", len(runtime.fleet.channels)
+        )
+        yield GaugeMetricFamily(
+            "mlxnet_attempts_live", "Attempts under way.", sum(runtime.jobs.attempts_by_node().values())
         )
         yield GaugeMetricFamily(
             "mlxnet_jobs_waiting", "Queued jobs that no host could take.", len(runtime.dispatcher.last_look)
@@ -50,7 +52,7 @@ class RuntimeCollector(Collector):
         yield CounterMetricFamily(
             "mlxnet_tokens_relayed", "Tokens relayed to submitters.", runtime.relay.tokens_relayed
         )
-        yield CounterMetricFamily("mlxnet_jobs_ended", "Jobs ended and settled.", runtime.relay.jobs_ended)
+        yield CounterMetricFamily("mlxnet_jobs_ended", "Jobs ended and settled.", runtime.endings.jobs_ended)
 
 
 def render_metrics(runtime: Runtime) -> bytes:

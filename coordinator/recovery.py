@@ -7,11 +7,13 @@ from typing import cast
 import structlog
 from sqlalchemy import select
 
+from coordinator.commits import Write, Written
 from coordinator.jobs.models import Attempt, Job
 from coordinator.jobs.schemas import AttemptEnd, JobEnd
 from coordinator.jobs.states import LIVE_ATTEMPT_STATES
 from coordinator.runtime import Runtime
-from coordinator.settlement import end_job, requeue
+from coordinator.settlement import Settled, end_job, requeue
+from node_agent.protocol.cards import Price
 
 log = structlog.get_logger()
 
@@ -34,30 +36,38 @@ def recover(runtime: Runtime) -> None:
         if fence is not None:
             lost = AttemptEnd(fence=fence, state="lost", reason="coordinator_restarted", delivered_tokens=0)
         card = runtime.catalogue.by_revision(card_id, revision)
-        with runtime.database.write() as session:
-            if is_async and card is not None:
-                if lost is not None:
-                    _ = requeue(session, job_id, lost)
-                continue
-            end = JobEnd(
-                state="expired",
-                finish_reason=None,
-                error_code="coordinator_restarted",
-                output_tokens=0,
-                charged_tokens=0,
-                output_digest=None,
-                attempt=lost,
-                is_charged=False,
-            )
-            _ = end_job(
-                session,
-                job_id,
-                end,
-                price=(card or next(iter(runtime.catalogue.cards.values()))).price,
-                fee_ppm=runtime.settings.fee_ppm,
-                payloads=runtime.payloads,
-                result=None,
-                result_keep_us=0,
-            )
+        if is_async and card is not None:
+            if lost is not None:
+                _ = runtime.commits.write(_requeue(job_id, lost))
+            continue
+        end = JobEnd(
+            state="expired",
+            finish_reason=None,
+            error_code="coordinator_restarted",
+            output_tokens=0,
+            charged_tokens=0,
+            output_digest=None,
+            attempt=lost,
+            is_charged=False,
+        )
+        price = (card or next(iter(runtime.catalogue.cards.values()))).price
+        _ = runtime.commits.write(_expire(runtime, job_id, end, price))
     if rows:
         log.info("recovered", jobs=len(rows))
+
+
+def _requeue(job_id: str, lost: AttemptEnd) -> Write[bool]:
+    return lambda session: Written(requeue(session, job_id, lost))
+
+
+def _expire(runtime: Runtime, job_id: str, end: JobEnd, price: Price) -> Write[Settled]:
+    return lambda session: end_job(
+        session,
+        job_id,
+        end,
+        price=price,
+        fee_ppm=runtime.settings.fee_ppm,
+        payloads=runtime.payloads,
+        result=None,
+        result_keep_us=0,
+    )

@@ -15,7 +15,8 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from coordinator.db import Database, database_now_us
+from coordinator.commits import GroupCommit, Written
+from coordinator.db import database_now_us
 from coordinator.ids import new_id
 from coordinator.jobs.models import Attempt, Job, JobEvent
 from coordinator.nodes.models import DispatcherLease, Node, Slot
@@ -59,29 +60,26 @@ class AcceptedOffer:
 class Reservations:
     """The writer of one dispatcher. A dispatcher that lost its lease reserves nothing."""
 
-    def __init__(self, database: Database) -> None:
-        self._database: Final = database
+    def __init__(self, commits: GroupCommit) -> None:
+        self._commits: Final = commits
         self._holder: Final = new_id("disp")
         self._epoch = 0
 
     def reserve(self, wanted: Sequence[Wanted]) -> list[Reservation | None]:
         """Take the seats, each or None where job, seat or lease are no longer what was decided from.
 
-        One transaction for all: the disk is waited for once. If a constraint refuses it, each has
-        its own.
+        One write for all. If a constraint refuses it, each has its own.
         """
         if len(wanted) == 1:
             return [self._reserve_one(wanted[0])]
         try:
-            with self._database.write() as session:
-                return self._reserve_in(session, wanted)
+            return self._commits.write(lambda session: Written(self._reserve_in(session, wanted)))
         except IntegrityError:
             return [self._reserve_one(one) for one in wanted]
 
     def _reserve_one(self, wanted: Wanted) -> Reservation | None:
         try:
-            with self._database.write() as session:
-                (found,) = self._reserve_in(session, [wanted])
+            (found,) = self._commits.write(lambda session: Written(self._reserve_in(session, [wanted])))
         except (_ChangedError, IntegrityError) as error:
             log.info("reservation_lost", job_id=wanted.job_id, error=type(error).__name__)
             return None
@@ -147,20 +145,24 @@ class Reservations:
 
     def release_lease(self) -> None:
         """Give the lease up, so that a successor need not wait for its end."""
-        with self._database.write() as session:
-            _ = session.execute(
-                update(DispatcherLease)
-                .where(
-                    DispatcherLease.name == LEASE_NAME,
-                    DispatcherLease.holder == self._holder,
-                    DispatcherLease.epoch == self._epoch,
-                )
-                .values(expires_us=0)
+        self._commits.write(self._release)
+
+    def _release(self, session: Session) -> Written[None]:
+        _ = session.execute(
+            update(DispatcherLease)
+            .where(
+                DispatcherLease.name == LEASE_NAME,
+                DispatcherLease.holder == self._holder,
+                DispatcherLease.epoch == self._epoch,
             )
+            .values(expires_us=0)
+        )
+        return Written(None)
 
     def record_accepts(self, accepts: Sequence[AcceptedOffer]) -> None:
         """Note that nodes took their offers, unless an attempt has moved on meanwhile."""
-        with self._database.write() as session:
+
+        def write(session: Session) -> Written[None]:
             now_us = database_now_us(session)
             # Jobs before their attempts, as everybody locks them.
             ids = [accept.job_id for accept in accepts]
@@ -169,6 +171,9 @@ class Reservations:
             ).all()
             for accept in accepts:
                 _record_accept(session, accept, now_us)
+            return Written(None)
+
+        self._commits.write(write)
 
 
 def _record_accept(session: Session, accept: AcceptedOffer, now_us: int) -> None:

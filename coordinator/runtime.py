@@ -14,6 +14,7 @@ from coordinator import errors
 from coordinator.answer import AnswerText
 from coordinator.catalogue.cards import Catalogue, load_catalogue
 from coordinator.catalogue.tokenizer_files import Tokenizers
+from coordinator.commits import GroupCommit
 from coordinator.db import (
     Database,
     DatabaseBusy,
@@ -23,17 +24,19 @@ from coordinator.db import (
     migrate,
 )
 from coordinator.dispatch import Dispatcher
+from coordinator.endings import Endings
 from coordinator.jobs import service as jobs
 from coordinator.jobs.payloads import PayloadBox, PayloadError
 from coordinator.jobs.schemas import Work
 from coordinator.jobs.stream import Ending, JobStream
+from coordinator.live import LiveJob, LiveJobs
 from coordinator.nodes.channel import Channel, Fleet
 from coordinator.openai import prompt
 from coordinator.openai.request import GenerationRequest
 from coordinator.openai.results import whole_result
 from coordinator.placement.match import plan_slot
 from coordinator.placement.types import JobFacts, NotPlaced
-from coordinator.relay import LiveJob, Relay
+from coordinator.relay import Relay
 from coordinator.settings import Settings
 from coordinator.tokens import CardTokenizer
 from coordinator.wakeups import LocalWakeups, RedisWakeups, Wakeups
@@ -55,6 +58,7 @@ class Runtime:
         engine = make_engine(settings.sqlalchemy_url)
         migrate(engine)
         self.database: Final = Database(engine)
+        self.commits: Final = GroupCommit(self.database)
         self.catalogue: Final[Catalogue] = load_catalogue(settings.catalogue_dirs)
         self.payloads: Final = PayloadBox.from_file(settings.home / "payload.key")
         self.tokenizers: Final = Tokenizers(
@@ -67,17 +71,21 @@ class Runtime:
             RedisWakeups(settings.redis_url.get_secret_value()) if settings.redis_url else LocalWakeups()
         )
         self.fleet: Final = Fleet()
-        self.relay: Final = Relay(
-            settings=settings, database=self.database, fleet=self.fleet, payloads=self.payloads
+        self.jobs: Final = LiveJobs()
+        self.endings: Final = Endings(
+            settings=settings, commits=self.commits, fleet=self.fleet, payloads=self.payloads
         )
+        self.relay: Final = Relay(settings=settings, fleet=self.fleet, jobs=self.jobs, endings=self.endings)
         self.dispatcher: Final = Dispatcher(
             settings=settings,
             database=self.database,
             fleet=self.fleet,
             relay=self.relay,
+            endings=self.endings,
+            commits=self.commits,
             take_up=self.live_of,
         )
-        self.relay.wake_dispatch = self.dispatcher.wake
+        self.endings.wake_dispatch = self.dispatcher.wake
         self.fleet.on_change = self.dispatcher.wake
         self._tasks: Final[list[asyncio.Task[None]]] = []
 
@@ -95,11 +103,12 @@ class Runtime:
         for task in self._tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        await self.relay.drain()
+        await self.endings.drain()
         try:
             await run_in_threadpool(self.dispatcher.release)
         except (DatabaseBusy, DatabaseFull, DatabaseUnavailable) as error:
             log.warning("lease_not_released", error=type(error).__name__)
+        await run_in_threadpool(self.commits.stop)
         await self.wakeups.close()
         self.tokenizers.close()
         self.database.close()
@@ -180,10 +189,10 @@ class Runtime:
 
         None if it is not queued and not carried (any more).
         """
-        live = self.relay.get(job_id)
+        live = self.jobs.get(job_id)
         if live is None:
             revived = await run_in_threadpool(self._revive, job_id)
-            live = self.relay.add(revived) if revived is not None else self.relay.get(job_id)
+            live = self.relay.add(revived) if revived is not None else self.jobs.get(job_id)
         return live
 
     def _revive(self, job_id: str) -> LiveJob | None:

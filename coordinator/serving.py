@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 import uvicorn
-from pydantic import ValidationError
 from fastapi import FastAPI
+from pydantic import ValidationError
 
 from coordinator.accounts.service import AccountError, create_account, create_key
 from coordinator.catalogue.cards import CatalogueError

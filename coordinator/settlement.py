@@ -14,6 +14,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from coordinator.accounts.models import Account
+from coordinator.commits import Written
 from coordinator.db import database_now_us
 from coordinator.jobs.models import Attempt, Job, JobEvent, JobPayload
 from coordinator.jobs.payloads import PayloadBox
@@ -27,8 +28,7 @@ from coordinator.jobs.states import (
     check_job_transition,
 )
 from coordinator.nodes.models import Node, Slot
-from ledger import book
-from ledger.commands import FEE, Applied, Capture, Command, VoidHold, settlement_id
+from ledger.commands import FEE, Capture, Command, VoidHold, settlement_id
 from ledger.pricing import Rate, charge_umlx, split_charge
 from node_agent.protocol.cards import Price
 
@@ -114,18 +114,18 @@ def end_job(
     payloads: PayloadBox,
     result: bytes | None,
     result_keep_us: int,
-) -> Settled:
+) -> Written[Settled]:
     """End a job once and for all: states, charge, payload, in the caller's transaction.
 
-    Ending an ended job changes nothing and tells what it came to. Raises `SettlementError`,
-    `InvalidTransitionError`.
+    The ledger commands that are returned must commit with it. Ending an ended job changes nothing
+    and tells what it came to. Raises `SettlementError`, `InvalidTransitionError`.
     """
     now_us = database_now_us(session)
     job = session.get(Job, job_id, with_for_update=True)
     if job is None:
         raise SettlementError(f"no job {job_id}")
     if job.state in FINAL_JOB_STATES:
-        return Settled(job.charge_umlx, was_settled_before=True)
+        return Written(Settled(job.charge_umlx, was_settled_before=True))
     fence = end.attempt.fence if end.attempt is not None else None
     if end.attempt is not None:
         _ = end_attempt(session, job_id, end.attempt, now_us=now_us)
@@ -139,10 +139,9 @@ def end_job(
     job.finish_reason, job.error_code = end.finish_reason, end.error_code
     job.output_tokens, job.output_digest = end.output_tokens, end.output_digest
     job.charge_umlx, job.ended_us = charged_umlx, now_us
-    if job.hold_id is not None:
-        _settle(session, job, charged_umlx, fee_ppm=fee_ppm, now_us=now_us)
     _drop_payloads(session, job, result, payloads, expires_us=now_us + result_keep_us)
-    return Settled(charged_umlx)
+    commands = _money(session, job, charged_umlx, fee_ppm=fee_ppm) if job.hold_id is not None else ()
+    return Written(Settled(charged_umlx), commands)
 
 
 def _end_unknown_attempt(session: Session, job_id: str, *, now_us: int) -> None:
@@ -166,25 +165,16 @@ def rate_of(price: Price) -> Rate:
     )
 
 
-def _settle(session: Session, job: Job, charged_umlx: int, *, fee_ppm: int, now_us: int) -> None:
+def _money(session: Session, job: Job, charged_umlx: int, *, fee_ppm: int) -> tuple[Command, ...]:
+    """What the ledger is told: the hold captured for owners and fee, or void."""
     hold_id = UUID(job.hold_id)
-    command: Command
     if charged_umlx == 0:
-        command = VoidHold(
-            id=settlement_id(job.id, JOB_WIDE_FENCE, "void"), reference=job.id, hold_id=hold_id
-        )
-    else:
-        owners_umlx, fee_umlx = split_charge(charged_umlx, fee_ppm)
-        pays = (*_owners_shares(session, job, owners_umlx), (FEE, fee_umlx))
-        command = Capture(
-            id=settlement_id(job.id, JOB_WIDE_FENCE, "capture"),
-            reference=job.id,
-            hold_id=hold_id,
-            pays=pays,
-        )
-    (outcome,) = book.apply(session.connection(), [command], now_us=now_us)
-    if not isinstance(outcome, Applied):
-        raise SettlementError(f"settling {job.id}: {outcome}")
+        void_id = settlement_id(job.id, JOB_WIDE_FENCE, "void")
+        return (VoidHold(id=void_id, reference=job.id, hold_id=hold_id),)
+    owners_umlx, fee_umlx = split_charge(charged_umlx, fee_ppm)
+    pays = (*_owners_shares(session, job, owners_umlx), (FEE, fee_umlx))
+    capture_id = settlement_id(job.id, JOB_WIDE_FENCE, "capture")
+    return (Capture(id=capture_id, reference=job.id, hold_id=hold_id, pays=pays),)
 
 
 def _owners_shares(session: Session, job: Job, owners_umlx: int) -> list[tuple[str, int]]:

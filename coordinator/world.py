@@ -12,7 +12,7 @@ GIB: Final = 1 << 30
 
 def snapshot_of(runtime: Runtime) -> WorldSnapshot:
     """The connected Macs as the public sees them, in the order in which they came."""
-    live = runtime.relay.live_attempts()
+    live = runtime.jobs.attempts_by_node()
     channels = sorted(runtime.fleet.channels.values(), key=lambda channel: channel.connected_at)
     return WorldSnapshot(
         macs=tuple(
@@ -27,7 +27,7 @@ def snapshot_of(runtime: Runtime) -> WorldSnapshot:
             )
             for index, channel in enumerate(channels, start=1)
         ),
-        jobs_ended=runtime.relay.jobs_ended,
+        jobs_ended=runtime.endings.jobs_ended,
         tokens_relayed=runtime.relay.tokens_relayed,
         jobs_waiting=len(runtime.dispatcher.last_look),
     )

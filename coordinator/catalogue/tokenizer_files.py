@@ -73,7 +73,7 @@ class Tokenizers:
         if self._models_dir is not None:
             command += ["--models-dir", str(self._models_dir)]
         try:
-            done = subprocess.run(  # noqa: S603
+            done = subprocess.run(
                 command, capture_output=True, text=True, timeout=FETCH_SECONDS_MAX, check=False
             )
         except subprocess.TimeoutExpired:

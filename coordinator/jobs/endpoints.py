@@ -226,7 +226,7 @@ def _attempt_view(attempt: Attempt) -> dict[str, Json]:
 
 def _standing(runtime: Runtime, job: Job) -> dict[str, Json] | None:
     """Where a job that has not ended stands, from memory."""
-    live = runtime.relay.get(job.id)
+    live = runtime.jobs.get(job.id)
     if live is None or job.state in FINAL_JOB_STATES:
         return None
     found: dict[str, Json] = {"delivered_tokens": len(live.token_ids)}

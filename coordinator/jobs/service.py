@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from coordinator import errors
 from coordinator.accounts.models import Account
+from coordinator.commits import Written
 from coordinator.db import database_now_us
 from coordinator.ids import new_id
 from coordinator.jobs.models import Attempt, Job, JobEvent, JobPayload
@@ -19,8 +20,8 @@ from coordinator.jobs.schemas import Work
 from coordinator.jobs.states import LIVE_ATTEMPT_STATES
 from coordinator.settings import Settings
 from coordinator.settlement import JOB_WIDE_FENCE, rate_of
-from ledger import book
-from ledger.commands import Applied, OpenHold, Rejected, settlement_id
+from ledger import statements
+from ledger.commands import OpenHold, settlement_id
 from ledger.pricing import bound_umlx
 from node_agent.protocol.cards import ModelCard
 
@@ -65,15 +66,15 @@ def find_replay(session: Session, submission: Submission) -> Job | None:
 
 def submit(
     session: Session, submission: Submission, *, settings: Settings, payloads: PayloadBox
-) -> Submitted:
-    """Queue a job with its hold, in the caller's transaction.
+) -> Written[Submitted]:
+    """Queue a job, in the caller's transaction; its hold is the ledger command that is returned.
 
-    Raises `ApiError`: 402 when the balance does not cover the bound, 409 for a reused key, 429
-    when the account has too many jobs under way. Nothing is left behind by a refusal.
+    Raises `ApiError` before it changes anything: 402 when the balance does not cover the bound,
+    409 for a reused key, 429 when the account has too many jobs under way.
     """
     replay = find_replay(session, submission)
     if replay is not None:
-        return Submitted(replay, is_replay=True)
+        return Written(Submitted(replay, is_replay=True))
     account = session.get_one(Account, submission.account_id)
     under_way = session.scalar(
         select(func.count())
@@ -84,15 +85,21 @@ def submit(
         raise errors.rate_limited(retry_after_seconds=5, what=f"{settings.jobs_per_account_max} jobs at once")
     now_us = database_now_us(session)
     job = _new_job(submission, now_us=now_us)
+    _check_balance(session, account, job.bound_umlx)
     wrapped, ciphertext = payloads.seal(submission.work.to_bytes(), job_id=job.id, part="request")
     session.add(job)
     session.flush()
     session.add(JobPayload(job_id=job.id, part="request", wrapped_key=wrapped, ciphertext=ciphertext))
     session.add(JobEvent(job_id=job.id, from_state="", to_state="queued", at_us=now_us))
     session.flush()
-    # Last, since the ledger's chain row is held from here to the commit.
-    _open_hold(session, job, account, now_us=now_us, hold_us=int(settings.hold_seconds * 1e6))
-    return Submitted(job, is_replay=False)
+    hold = OpenHold(
+        id=settlement_id(job.id, JOB_WIDE_FENCE, "hold"),
+        reference=job.id,
+        account_id=account.ledger_account,
+        amount_umlx=job.bound_umlx,
+        expires_us=now_us + int(settings.hold_seconds * 1e6),
+    )
+    return Written(Submitted(job, is_replay=False), (hold,))
 
 
 def _new_job(submission: Submission, *, now_us: int) -> Job:
@@ -117,21 +124,12 @@ def _new_job(submission: Submission, *, now_us: int) -> Job:
     )
 
 
-def _open_hold(session: Session, job: Job, account: Account, *, now_us: int, hold_us: int) -> None:
-    command = OpenHold(
-        id=settlement_id(job.id, JOB_WIDE_FENCE, "hold"),
-        reference=job.id,
-        account_id=account.ledger_account,
-        amount_umlx=job.bound_umlx,
-        expires_us=now_us + hold_us,
-    )
-    (outcome,) = book.apply(session.connection(), [command], now_us=now_us)
-    if isinstance(outcome, Rejected):
-        raise errors.insufficient_balance(
-            needed_umlx=job.bound_umlx, available_umlx=outcome.available_umlx or 0
-        )
-    if not isinstance(outcome, Applied):
-        raise RuntimeError(f"opening the hold of {job.id}: {outcome}")
+def _check_balance(session: Session, account: Account, needed_umlx: int) -> None:
+    """Refuse early what the ledger would refuse; it alone decides, when the hold is opened."""
+    balance = statements.balance(session.connection(), account.ledger_account)
+    available_umlx = balance.available_umlx if balance is not None else 0
+    if available_umlx < needed_umlx:
+        raise errors.insufficient_balance(needed_umlx=needed_umlx, available_umlx=available_umlx)
 
 
 def get_job(session: Session, account: Account, job_id: str) -> Job:

@@ -45,8 +45,12 @@ ATTEMPT_TRANSITIONS: Final[dict[AttemptState, frozenset[AttemptState]]] = {
     "cancelled": frozenset(),
 }
 
-FINAL_JOB_STATES: Final = frozenset(s for s, next_states in JOB_TRANSITIONS.items() if not next_states)
-LIVE_ATTEMPT_STATES: Final = frozenset(s for s, next_states in ATTEMPT_TRANSITIONS.items() if next_states)
+FINAL_JOB_STATES: Final[frozenset[JobState]] = frozenset(
+    s for s, next_states in JOB_TRANSITIONS.items() if not next_states
+)
+LIVE_ATTEMPT_STATES: Final[frozenset[AttemptState]] = frozenset(
+    s for s, next_states in ATTEMPT_TRANSITIONS.items() if next_states
+)
 
 
 class InvalidTransitionError(RuntimeError):

@@ -71,9 +71,7 @@ def start_enrolment(session: Session, request: EnrolmentRequest, *, settings: Se
         is_signed_by(
             key,
             request.signature,
-            enrolment_statement(
-                audience=origin, public_key=request.public_key, nonce=request.nonce
-            ),
+            enrolment_statement(audience=origin, public_key=request.public_key, nonce=request.nonce),
         )
         for origin in settings.origins
     )
@@ -157,7 +155,9 @@ class SocketRefusedError(Exception):
         self.reason = reason
 
 
-def admit_hello(session: Session, hello: wire.Hello, *, settings: Settings, unknown: int, revoked: int) -> Node:
+def admit_hello(
+    session: Session, hello: wire.Hello, *, settings: Settings, unknown: int, revoked: int
+) -> Node:
     """The node that the hello proves to be, marked as connected. Raises `SocketRefusedError`."""
     node = session.get(Node, hello.node_id, with_for_update=True)
     if node is None:
@@ -227,5 +227,3 @@ def own_node(session: Session, account_id: str, node_id: str) -> Node:
 
 def _digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
-
-

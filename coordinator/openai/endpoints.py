@@ -10,15 +10,18 @@ from typing import Final
 
 from fastapi import APIRouter, Request
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from coordinator import errors
 from coordinator.accounts.service import Caller
+from coordinator.commits import LedgerRefusedError, Refused, Written
 from coordinator.errors import ApiError
 from coordinator.http import audience, caller_of, read_body, respond_with, runtime_of
 from coordinator.jobs import service as jobs
 from coordinator.jobs.models import Job
+from coordinator.live import LiveJob
 from coordinator.openai import results, shapes
 from coordinator.openai.chat import parse_chat
 from coordinator.openai.completions import parse_completion
@@ -26,8 +29,8 @@ from coordinator.openai.models import list_models
 from coordinator.openai.request import GenerationRequest
 from coordinator.openai.streaming import ClientGoneError, EventStreamResponse, unless_gone
 from coordinator.openai.strict_json import Json
-from coordinator.relay import LiveJob
 from coordinator.runtime import Runtime
+from ledger.commands import Rejected
 from node_agent.protocol.cards import ModelCard
 
 router = APIRouter()
@@ -216,24 +219,33 @@ async def accept(
 
 
 def _submit(runtime: Runtime, submission: jobs.Submission) -> jobs.Submitted:
-    def once() -> jobs.Submitted:
-        with runtime.database.write() as session:
+    def write(session: Session) -> Written[jobs.Submitted]:
+        try:
             return jobs.submit(session, submission, settings=runtime.settings, payloads=runtime.payloads)
+        except ApiError as error:
+            raise Refused(error) from None
 
     try:
-        return once()
+        return runtime.commits.write(write)
     except IntegrityError:
         if submission.idempotency_key is None:
             raise
         # A twin with the same key was faster; now its job is found.
-        return once()
+        return runtime.commits.write(write)
+    except LedgerRefusedError as refusal:
+        outcome = refusal.outcome
+        if not isinstance(outcome, Rejected) or outcome.reason != "insufficient_funds":
+            raise
+        raise errors.insufficient_balance(
+            needed_umlx=outcome.needed_umlx or 0, available_umlx=outcome.available_umlx or 0
+        ) from None
 
 
 async def _wait_for_host(runtime: Runtime, accepted: Accepted, max_wait_seconds: float) -> None:
     live = accepted.live
     if await live.stream.wait_accepted(max_wait_seconds):
         return
-    forecast = runtime.relay.forecast_seconds()
+    forecast = runtime.jobs.forecast_seconds(runtime.settings.max_wait_seconds)
     look = runtime.dispatcher.last_look.get(live.job_id)
     why = ", ".join(f"{count} {reason}" for reason, count in look.rejected.items()) if look else ""
     error = errors.no_host_available(

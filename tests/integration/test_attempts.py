@@ -251,7 +251,7 @@ async def test_a_finish_is_answered_however_often_it_is_said(
     await node.expect(wire.Settled)
     await node.finish(offer, "ok", "eos")
     assert (await node.expect(wire.Settled)).job_id == offer.job_id
-    assert coordinator.runtime.relay.jobs_ended == 1
+    assert coordinator.runtime.endings.jobs_ended == 1
     assert coordinator.posted("Sam") == RICH_UMLX - price_of(3, 2)
     coordinator.check_books()
 

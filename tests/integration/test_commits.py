@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
 from concurrent.futures import Future
 from uuid import uuid4
 
@@ -17,13 +16,6 @@ from coordinator.commits import GroupCommit, LedgerRefusedError, Refused, Write,
 from coordinator.db import Database
 from ledger import book, statements
 from ledger.commands import Mint, Transfer
-
-
-@pytest.fixture
-def commits(database: Database) -> Generator[GroupCommit]:
-    writer = GroupCommit(database)
-    yield writer
-    writer.stop()
 
 
 class Gate:

@@ -166,7 +166,10 @@ async def test_when_nobody_goes_on_the_stream_ends_with_an_error(
         assert reading.events[-1].data == "[DONE]"
         assert reading.events[-2].data["error"]["code"] == "host_lost"
         job = (await sam.get(f"/v1/jobs/{offer.job_id}")).json()
-        assert (job["state"], job["charge_umlx"]) == ("failed", "0")
+        # What was delivered is paid for, also when nobody goes on.
+        charge_umlx = price_of(job["prompt_tokens"], 2)
+        assert (job["state"], job["charge_umlx"]) == ("failed", str(charge_umlx))
+        assert coordinator.posted("Ada") == charge_umlx - fee_of(charge_umlx)
     coordinator.check_books()
 
 

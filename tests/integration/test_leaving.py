@@ -266,7 +266,7 @@ async def test_an_ended_stream_is_forgotten_in_time(start_coordinator: StartCoor
             body = completion(stream=is_streamed)
             reading = await Reading(sam, "POST", "/v1/completions", json=body).whole()
             job_id = reading.job_id
-            await wait_until(lambda job_id=job_id: coordinator.runtime.relay.get(job_id) is None, "it")
+            await wait_until(lambda job_id=job_id: coordinator.runtime.jobs.get(job_id) is None, "it")
             gone = await sam.get(f"/v1/jobs/{job_id}/events")
             assert (gone.status_code, gone.json()["error"]["code"]) == (410, "stream_gone")
             assert (await job_of(sam, job_id))["state"] == "done"

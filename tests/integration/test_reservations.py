@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import select
 
 from coordinator.accounts.service import create_account
+from coordinator.commits import GroupCommit
 from coordinator.db import Database
 from coordinator.jobs.models import Attempt, Job, JobEvent
 from coordinator.nodes.models import Node, Slot
@@ -81,11 +82,13 @@ def seen(database: Database) -> tuple[dict[str, str], dict[str, int], list[Attem
         return states, live, list(session.scalars(select(Attempt).order_by(Attempt.job_id)))
 
 
-def test_all_that_can_be_taken_is_taken_in_one_transaction(database: Database, shelf: Shelf) -> None:
+def test_all_that_can_be_taken_is_taken_in_one_transaction(
+    database: Database, commits: GroupCommit, shelf: Shelf
+) -> None:
     fill(database, shelf, jobs=4, width=2)
     with database.write() as session:
         session.get_one(Job, "job_0").state = "cancelled"
-    found = Reservations(database).reserve([wanted(shelf, number) for number in range(4)])
+    found = Reservations(commits).reserve([wanted(shelf, number) for number in range(4)])
     assert [None if one is None else one.fence for one in found] == [None, 1, 1, None]
     states, live, attempts = seen(database)
     assert states == {"job_0": "cancelled", "job_1": "running", "job_2": "running", "job_3": "queued"}
@@ -95,7 +98,7 @@ def test_all_that_can_be_taken_is_taken_in_one_transaction(database: Database, s
 
 
 def test_one_that_breaks_a_rule_of_the_database_leaves_the_others_theirs(
-    database: Database, shelf: Shelf
+    database: Database, commits: GroupCommit, shelf: Shelf
 ) -> None:
     fill(database, shelf, jobs=3, width=3)
     with database.write() as session:
@@ -111,7 +114,7 @@ def test_one_that_breaks_a_rule_of_the_database_leaves_the_others_theirs(
                 offered_us=0,
             )
         )
-    found = Reservations(database).reserve([wanted(shelf, number) for number in range(3)])
+    found = Reservations(commits).reserve([wanted(shelf, number) for number in range(3)])
     assert [one is not None for one in found] == [True, False, True]
     states, live, _ = seen(database)
     assert states == {"job_0": "running", "job_1": "queued", "job_2": "running"}
@@ -120,11 +123,11 @@ def test_one_that_breaks_a_rule_of_the_database_leaves_the_others_theirs(
 
 @pytest.mark.parametrize(("bytes_", "is_made"), [(1000, True), (1001, False)])
 def test_a_slot_that_cannot_be_made_gives_back_what_it_evicted(
-    database: Database, shelf: Shelf, bytes_: int, is_made: bool
+    database: Database, commits: GroupCommit, shelf: Shelf, bytes_: int, is_made: bool
 ) -> None:
     fill(database, shelf, jobs=1, width=2)
     plan = SlotPlan(bytes_, 2, 100, (SLOT,))
-    (found,) = Reservations(database).reserve([wanted(shelf, 0, plan)])
+    (found,) = Reservations(commits).reserve([wanted(shelf, 0, plan)])
     states, live, _ = seen(database)
     assert (found is not None) == is_made
     assert states == {"job_0": "running" if is_made else "queued"}
@@ -133,9 +136,11 @@ def test_a_slot_that_cannot_be_made_gives_back_what_it_evicted(
         assert session.get_one(Node, NODE).reserved_bytes == (bytes_ if is_made else 600)
 
 
-def test_only_the_holder_of_the_lease_reserves(database: Database, shelf: Shelf) -> None:
+def test_only_the_holder_of_the_lease_reserves(
+    database: Database, commits: GroupCommit, shelf: Shelf
+) -> None:
     fill(database, shelf, jobs=3, width=3)
-    ours, theirs = Reservations(database), Reservations(database)
+    ours, theirs = Reservations(commits), Reservations(commits)
     assert ours.reserve([wanted(shelf, 0)]) != [None]
     assert theirs.reserve([wanted(shelf, 1), wanted(shelf, 2)]) == [None, None]
     ours.release_lease()
@@ -143,9 +148,11 @@ def test_only_the_holder_of_the_lease_reserves(database: Database, shelf: Shelf)
     assert ours.reserve([wanted(shelf, 2)]) == [None]
 
 
-def test_accepts_are_recorded_unless_the_attempt_moved_on(database: Database, shelf: Shelf) -> None:
+def test_accepts_are_recorded_unless_the_attempt_moved_on(
+    database: Database, commits: GroupCommit, shelf: Shelf
+) -> None:
     fill(database, shelf, jobs=2, width=2)
-    reservations = Reservations(database)
+    reservations = Reservations(commits)
     assert None not in reservations.reserve([wanted(shelf, 0), wanted(shelf, 1)])
     with database.write() as session:
         attempt = session.scalars(select(Attempt).where(Attempt.job_id == "job_1")).one()

@@ -133,7 +133,7 @@ async def test_of_two_dispatchers_only_the_holder_of_the_lease_reserves(
         job_id = (await sam.post("/v1/jobs", json=body)).json()["id"]
         return Wanted(job_id, coordinator.shelf.card, placed)
 
-    older, newer = (Reservations(coordinator.database) for _ in range(2))
+    older, newer = (Reservations(coordinator.runtime.commits) for _ in range(2))
     (first,) = older.reserve([await wanted()])
     assert first is not None
     with coordinator.database.read() as session:
@@ -253,7 +253,7 @@ async def test_an_end_is_written_again_until_it_is_committed(
     assert answer.status_code == 200
     assert answer.headers["x-mlxnet-charge-umlx"] == str(price_of(10, 4))
     assert coordinator.posted("Sam") == RICH_UMLX - price_of(10, 4)
-    assert "settle_retried" in coordinator.logs.getvalue()
+    assert "end_retried" in coordinator.logs.getvalue()
     coordinator.check_books()
 
 
