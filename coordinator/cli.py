@@ -228,7 +228,7 @@ def models(url: Url = None, api_key: Key = None, as_json: AsJson = False) -> Non
             mlx(model["price"]["output_umlx_per_million_tokens"]),
             str(model["macs_now"]),
             str(model["macs_warm_now"]),
-            str(model["tokens_per_second_now"] or "–"),
+            str(model["tokens_per_second_now"] or "-"),
         )
     out.print(table)
 

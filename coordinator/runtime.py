@@ -209,7 +209,7 @@ class Runtime:
                 work = jobs.load_work(session, job_id, self.payloads)
                 tokenizer = self.tokenizers.get(card)
             except (PayloadError, errors.ApiError) as error:
-                log.error("job_cannot_be_revived", job_id=job_id, error=str(error))
+                log.error("job_cannot_be_revived", job_id=job_id, error=str(error))  # noqa: TRY400
                 return None
             return self.make_live(
                 job_id=job.id,

@@ -65,7 +65,7 @@ def end_attempt(session: Session, job_id: str, end: AttemptEnd, *, now_us: int) 
     ).one_or_none()
     if attempt is None or attempt.state not in LIVE_ATTEMPT_STATES:
         return None
-    start = cast("AttemptState", attempt.state)
+    start: AttemptState = attempt.state
     if start == "offered" and end.state in {"done", "failed", "reclaimed"}:
         # The node's accept was in memory only: its row was to follow, and now need not.
         check_attempt_transition(start, "accepted")

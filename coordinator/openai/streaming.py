@@ -38,7 +38,7 @@ class EventStreamResponse(Response):
         self.status_code = 200
         self.background = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Send until the events end, the reader leaves, or it takes nothing for too long."""
         pump = asyncio.create_task(self._pump(send))
         watch = asyncio.create_task(_wait_gone(receive))

@@ -42,9 +42,7 @@ def result_statement(
     *, job_id: str, fence: int, card_revision: str, token_count: int, output_digest: str
 ) -> bytes:
     """Signed at the end of an attempt; part of the receipt."""
-    return _statement(
-        "result", job_id, str(fence), card_revision, str(token_count), output_digest
-    )
+    return _statement("result", job_id, str(fence), card_revision, str(token_count), output_digest)
 
 
 def tokens_digest(token_ids: Iterable[int]) -> str:
