@@ -87,13 +87,15 @@ def cpu_ms_per_token(runs: Sequence[Run]) -> dict[str, float]:
     return {name: 1000 * seconds / tokens for name, seconds in found.items()}
 
 
-def table(title: str, rounds: Sequence[Round], note: str = "") -> str:
-    """One block of the printed table: a line for each system, ratios against the first."""
+def table(title: str, rounds: Sequence[Round], *, decode_only: bool = False) -> str:
+    """One block of the printed table: a line for each system, ratios against the first.
+
+    Speeds are of whole runs, or with `decode_only` of single streams after their first token.
+    """
     systems = list(rounds[0])
-    width = len(rounds[0][systems[0]].answers)
-    speed = speed_by_wall if width == 1 else total_by_wall
-    per_cpu = speed_by_cpu if width == 1 else total_by_cpu
-    lines = [f"{title}  ({len(rounds)} rounds){note}"]
+    speed = speed_by_wall if decode_only else total_by_wall
+    per_cpu = speed_by_cpu if decode_only else total_by_cpu
+    lines = [f"{title}  ({len(rounds)} rounds)"]
     lines.append(
         f"  {'':14} {'tok/s':>8} {'wall x':>7} {'cpu x':>7} {'TTFT ms':>8} {'cpu ms/tok':>11}  by process"
     )
