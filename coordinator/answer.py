@@ -227,7 +227,8 @@ class AnswerText:
 
     def _end_at(self, cut: int) -> Delta:
         self._finished = "stop"
-        while self._queue and self._queue[-1][1].text_offset >= cut:
+        # A token that ends where the cut is lies before it, also one whose text was trimmed away.
+        while self._queue and self._queue[-1][0] > cut and self._queue[-1][1].text_offset >= cut:
             _ = self._queue.pop()
         return self._emit(cut, "stop")
 

@@ -36,8 +36,8 @@ def upgrade() -> None:
     )
     for account_id, floor in (("issuance", "NULL"), ("fee", "0"), ("treasury", "0")):
         op.execute(
-            "INSERT INTO ledger_accounts (id, kind, floor_umlx, posted_umlx, held_umlx, created_us) "
-            f"VALUES ('{account_id}', '{account_id}', {floor}, 0, 0, 0)"  # noqa: S608
+            "INSERT INTO ledger_accounts (id, kind, floor_umlx, posted_umlx, held_umlx, created_us) "  # noqa: S608
+            f"VALUES ('{account_id}', '{account_id}', {floor}, 0, 0, 0)"
         )
     if op.get_bind().dialect.name == "postgresql":
         _create_postgresql_triggers()

@@ -196,3 +196,12 @@ def test_the_marking_space_is_stripped_once() -> None:
         assert answer.push([END]).text == ""
         assert answer.push([HELLO]).text == "hello"
         assert answer.push([HELLO]).text == " hello"
+
+
+def test_a_token_whose_text_was_stripped_stays_before_a_stop_string() -> None:
+    vocabulary = Vocabulary([b" ", b"a"], strip_first_space=True)
+    for pushes in ([[0, 1]], [[0], [1]]):
+        answer = AnswerText(vocabulary, ["a"])
+        made = [answer.push(ids, logs(len(ids))) for ids in pushes]
+        assert [logged.token for delta in made for logged in delta.logprobs] == [" "]
+        assert (answer.finished, answer.completion_tokens) == ("stop", 2)
