@@ -23,7 +23,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 import structlog
 from sqlalchemy.orm import Session
 
-from coordinator.db import Database, database_now_us
+from coordinator.db import Database
 from ledger import book
 from ledger.commands import Applied, Command, Outcome
 
@@ -158,10 +158,9 @@ class GroupCommit:
                 commands.extend(written.commands)
             if commands:
                 session.flush()
-                now_us = database_now_us(session)
                 for start in range(0, len(commands), book.MAX_COMMANDS):
                     part = commands[start : start + book.MAX_COMMANDS]
-                    for outcome in book.apply(session.connection(), part, now_us=now_us):
+                    for outcome in book.apply(session.connection(), part):
                         if not isinstance(outcome, Applied):
                             raise LedgerRefusedError(outcome)
         return results

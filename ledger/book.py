@@ -1,20 +1,20 @@
 """Carry out commands in the caller's transaction: `apply`.
 
-Every writer first locks the one chain row and then the accounts in ascending order, so writers
-cannot deadlock among themselves, and all that is read after the first lock is current. Call
-`apply` last in a transaction: the chain row stays locked until the commit.
+Every writer first locks the one chain row, so writers cannot deadlock among themselves, and all
+that is read after that lock is current and stays so. Call `apply` last in a transaction: the chain
+row stays locked until the commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, cast
+from typing import Final, cast
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, update
+from sqlalchemy import Connection, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from ledger import models
+from ledger import models, store_postgresql, store_sqlite
 from ledger.chain import Entry, leaf_of, next_head
 from ledger.commands import (
     ISSUANCE,
@@ -28,6 +28,7 @@ from ledger.commands import (
     Mint,
     OpenHold,
     Outcome,
+    Reason,
     Record,
     Refund,
     Rejected,
@@ -35,7 +36,8 @@ from ledger.commands import (
     VoidHold,
     account_kind,
 )
-from ledger.rules import Account, Hold, Refusal, Sheet, decide
+from ledger.rules import Refusal, Sheet, decide
+from ledger.store import Changes, NewEntry, NewHold, OldEntry, Store, Stored, clock_us
 
 MAX_COMMANDS: Final = 500
 POSTED: Final = "posted"
@@ -68,12 +70,13 @@ def ensure_accounts(connection: Connection, account_ids: Iterable[str], *, now_u
     connection.execute(dialect.insert(models.accounts).on_conflict_do_nothing(index_elements=["id"]), rows)
 
 
-def apply(connection: Connection, commands: Sequence[Command], *, now_us: int) -> list[Outcome]:
+def apply(connection: Connection, commands: Sequence[Command], *, now_us: int | None = None) -> list[Outcome]:
     """Carry out `commands` in order and return one outcome each; the caller commits.
 
     A refused command is a value (`Rejected`), is journalled, and stops nothing. A command that was
-    answered before, in this batch too, gets its first answer. `now_us` is the database's clock
-    (UTC microseconds); entries never go back in time even if it does.
+    answered before, in this batch too, gets its first answer. `now_us` is the time (UTC
+    microseconds); None takes the database's clock along with the lock, which saves asking for it.
+    Entries never go back in time even if it does.
 
     Raises ValueError for more than 500 commands, LedgerDamaged if a stored row is not as it must
     be. After an exception the transaction must be rolled back.
@@ -83,15 +86,21 @@ def apply(connection: Connection, commands: Sequence[Command], *, now_us: int) -
     if not commands:
         return []
     tip = connection.execute(
-        select(models.chain).where(models.chain.c.id == 1).with_for_update()
+        select(models.chain, clock_us(connection)).where(models.chain.c.id == 1).with_for_update()
     ).one_or_none()
     if tip is None:
         raise LedgerDamaged("the chain row is missing; run the migrations")
-    answers = _first_answers(connection, {command.id for command in commands})
-    sheet = _load_sheet(connection, commands)
+    if now_us is None:
+        now_us = cast("int", tip[-1])
+    store: Store = store_postgresql if connection.dialect.name == "postgresql" else store_sqlite
+    stored = _read(store, connection, commands)
+    answers = {old.id: (old.request_digest, _answer_of(old)) for old in stored.answered}
+    sheet = Sheet(stored.accounts, stored.holds)
     batch = _Batch(sheet, answers, seq=tip.seq, head=tip.head, recorded_us=max(now_us, tip.recorded_us))
     outcomes = [batch.answer(command, now_us) for command in commands]
-    batch.write(connection, old_seq=tip.seq)
+    changes = batch.changes(old_seq=tip.seq)
+    if changes.journal and not store.write(connection, changes):
+        raise LedgerDamaged("the chain row changed under its lock")
     return outcomes
 
 
@@ -112,9 +121,8 @@ class _Batch:
         self._seq = seq
         self._head = head
         self._recorded_us = recorded_us
-        self._journal: list[dict[str, Any]] = []
-        self._postings: list[dict[str, Any]] = []
-        self._new_holds: dict[UUID, dict[str, Any]] = {}
+        self._journal: list[NewEntry] = []
+        self._new_holds: dict[UUID, NewHold] = {}
         self._touched_holds: set[UUID] = set()
         self._touched_accounts: set[str] = set()
 
@@ -148,7 +156,7 @@ class _Batch:
             if decision.hold_id is not None:
                 self._touched_holds.add(decision.hold_id)
             if isinstance(command, OpenHold):
-                self._new_holds[command.id] = {"reference": command.reference, "opened_us": self._recorded_us}
+                self._new_holds[command.id] = NewHold(command.reference, self._recorded_us)
         self._record(command, outcome, legs)
         return outcome
 
@@ -170,84 +178,18 @@ class _Batch:
         )
         leaf = leaf_of(entry)
         self._head = next_head(self._head, leaf)
-        row = {name: getattr(entry, name) for name in _ENTRY_COLUMNS}
-        self._journal.append(row | {"body": command.body, "leaf": leaf, "head": self._head})
-        for leg, (account_id, amount_umlx) in enumerate(legs):
-            self._postings.append(
-                {"seq": entry.seq, "leg": leg, "account_id": account_id, "amount_umlx": amount_umlx}
-            )
+        self._journal.append(NewEntry(entry, command.body, leaf, self._head))
         self._answers[command.id] = (command.digest, _replay(outcome))
 
-    def write(self, connection: Connection, *, old_seq: int) -> None:
-        """Write what was gathered; four to seven statements whatever the number of commands."""
-        if not self._journal:
-            return
-        moved = connection.execute(
-            update(models.chain)
-            .where(models.chain.c.id == 1, models.chain.c.seq == old_seq)
-            .values(seq=self._seq, head=self._head, recorded_us=self._recorded_us)
+    def changes(self, *, old_seq: int) -> Changes:
+        """What was gathered, to be written at once."""
+        return Changes(
+            old_seq,
+            self._journal,
+            {name: self._sheet.accounts[name] for name in sorted(self._touched_accounts)},
+            {hold_id: self._sheet.holds[hold_id] for hold_id in sorted(self._touched_holds)},
+            self._new_holds,
         )
-        if moved.rowcount != 1:
-            raise LedgerDamaged("the chain row changed under its lock")
-        connection.execute(insert(models.journal), self._journal)
-        if self._postings:
-            connection.execute(insert(models.postings), self._postings)
-        self._write_holds(connection)
-        if self._touched_accounts:
-            connection.execute(
-                _SET_ACCOUNT, [self._account_row(name) for name in sorted(self._touched_accounts)]
-            )
-
-    def _account_row(self, account_id: str) -> dict[str, Any]:
-        account = self._sheet.accounts[account_id]
-        return {"row_id": account_id, "posted": account.posted_umlx, "held": account.held_umlx}
-
-    def _write_holds(self, connection: Connection) -> None:
-        new = [self._hold_row(hold_id) | {"id": hold_id} | row for hold_id, row in self._new_holds.items()]
-        if new:
-            connection.execute(insert(models.holds), new)
-        changed = sorted(self._touched_holds - self._new_holds.keys())
-        if changed:
-            values = [self._hold_row(hold_id) for hold_id in changed]
-            rows = [
-                {"row_id": hold_id}
-                | {f"new_{name}": value[name] for name in ("state", "captured_umlx", "refunded_umlx")}
-                for hold_id, value in zip(changed, values, strict=True)
-            ]
-            connection.execute(_SET_HOLD, rows)
-
-    def _hold_row(self, hold_id: UUID) -> dict[str, Any]:
-        hold = self._sheet.holds[hold_id]
-        return {name: getattr(hold, name) for name in _HOLD_COLUMNS}
-
-
-_ENTRY_COLUMNS: Final = (
-    "seq",
-    "id",
-    "kind",
-    "reference",
-    "recorded_us",
-    "request_digest",
-    "result",
-    "needed_umlx",
-    "available_umlx",
-)
-_HOLD_COLUMNS: Final = ("account_id", "amount_umlx", "state", "expires_us", "captured_umlx", "refunded_umlx")
-
-_SET_ACCOUNT: Final = (
-    update(models.accounts)
-    .where(models.accounts.c.id == bindparam("row_id"))
-    .values(posted_umlx=bindparam("posted"), held_umlx=bindparam("held"))
-)
-_SET_HOLD: Final = (
-    update(models.holds)
-    .where(models.holds.c.id == bindparam("row_id"))
-    .values(
-        state=bindparam("new_state"),
-        captured_umlx=bindparam("new_captured_umlx"),
-        refunded_umlx=bindparam("new_refunded_umlx"),
-    )
-)
 
 
 def _replay(outcome: Applied | Rejected) -> Outcome:
@@ -264,48 +206,23 @@ def _replay(outcome: Applied | Rejected) -> Outcome:
     )
 
 
-def _first_answers(connection: Connection, ids: set[UUID]) -> dict[UUID, tuple[bytes, Outcome]]:
-    rows = connection.execute(select(models.journal).where(models.journal.c.id.in_(sorted(ids))))
-    return {row.id: (row.request_digest, _answer_of(row)) for row in rows}
-
-
-def _answer_of(row: Row[Any]) -> Outcome:
-    if row.result == POSTED:
-        return Applied(row.id, row.seq, row.recorded_us, replayed=True)
+def _answer_of(old: OldEntry) -> Outcome:
+    if old.result == POSTED:
+        return Applied(old.id, old.seq, old.recorded_us, replayed=True)
+    reason = cast("Reason", old.result)
     return Rejected(
-        row.id, row.seq, row.recorded_us, row.result, row.needed_umlx, row.available_umlx, replayed=True
+        old.id, old.seq, old.recorded_us, reason, old.needed_umlx, old.available_umlx, replayed=True
     )
 
 
-def _load_sheet(connection: Connection, commands: Sequence[Command]) -> Sheet:
-    holds = _load_holds(connection, commands)
-    names = {hold.account_id for hold in holds.values()}
-    for command in commands:
-        names.update(_accounts_named(command))
-    query = (
-        select(models.accounts).where(models.accounts.c.id.in_(sorted(names))).order_by(models.accounts.c.id)
-    )
-    rows = connection.execute(query.with_for_update())
-    accounts = {row.id: Account(row.floor_umlx, row.posted_umlx, row.held_umlx) for row in rows}
-    return Sheet(accounts, holds)
-
-
-def _load_holds(connection: Connection, commands: Sequence[Command]) -> dict[UUID, Hold]:
-    ids = {
+def _read(store: Store, connection: Connection, commands: Sequence[Command]) -> Stored:
+    hold_ids = {
         command.hold_id
         for command in commands
         if isinstance(command, Capture | VoidHold | ExpireHold | Refund)
     }
-    if not ids:
-        return {}
-    query = select(models.holds).where(models.holds.c.id.in_(sorted(ids))).order_by(models.holds.c.id)
-    rows = connection.execute(query.with_for_update())
-    return {
-        cast("UUID", row.id): Hold(
-            row.account_id, row.amount_umlx, row.state, row.expires_us, row.captured_umlx, row.refunded_umlx
-        )
-        for row in rows
-    }
+    names = {name for command in commands for name in _accounts_named(command)}
+    return store.read(connection, [command.id for command in commands], sorted(hold_ids), sorted(names))
 
 
 def _accounts_named(command: Command) -> set[str]:

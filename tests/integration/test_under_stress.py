@@ -219,16 +219,16 @@ async def test_a_node_that_comes_back_to_a_restarted_coordinator_is_told_to_forg
 
 
 class FailingDatabase:
-    """Makes the next statements that begin with `prefix` fail as a broken connection would."""
+    """Makes the next statements that have `part` in them fail as a broken connection would."""
 
-    def __init__(self, coordinator: Coordinator, prefix: str, times: int) -> None:
+    def __init__(self, coordinator: Coordinator, part: str, times: int) -> None:
         self.left = times
-        self._prefix = prefix
+        self._part = part
         self._engine = coordinator.database.engine
         event.listen(self._engine, "before_cursor_execute", self._fail)
 
     def _fail(self, _c: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
-        if self.left and statement.startswith(self._prefix):
+        if self.left and self._part in statement:
             self.left -= 1
             raise OperationalError(statement, parameters, Exception("connection lost"))
 

@@ -204,8 +204,8 @@ KNOWN: Final = (
     Fault(
         "chain row not locked",
         "ledger/book.py",
-        "        select(models.chain).where(models.chain.c.id == 1).with_for_update()\n",
-        "        select(models.chain).where(models.chain.c.id == 1)\n",
+        "        select(models.chain, clock_us(connection)).where(models.chain.c.id == 1).with_for_update()\n",
+        "        select(models.chain, clock_us(connection)).where(models.chain.c.id == 1)\n",
         POSTGRESQL,
     ),
     Fault(
