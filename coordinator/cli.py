@@ -19,6 +19,7 @@ from rich.table import Table
 
 from coordinator.client import Client, ClientError, default_home, find_access
 from coordinator.ledger_cli import ledger_app
+from coordinator.statements_cli import mlx, statements_app
 
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
@@ -37,6 +38,7 @@ accounts_app = typer.Typer(help="Accounts and keys, on the coordinator's own mac
 app.add_typer(nodes_app, name="nodes")
 app.add_typer(accounts_app, name="accounts")
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(statements_app)
 
 out = Console()
 err = Console(stderr=True)
@@ -68,14 +70,6 @@ def _client(url: str | None, api_key: str | None) -> Client:
 
 def _print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
-
-
-def mlx(umlx: str | int) -> str:
-    """An amount of uMLX as MLX, exact."""
-    amount = int(umlx)
-    sign = "-" if amount < 0 else ""
-    whole, rest = divmod(abs(amount), UMLX_PER_MLX)
-    return f"{sign}{whole:,}.{rest:06d}"
 
 
 # -- sending jobs --------------------------------------------------------------------------------
@@ -231,31 +225,6 @@ def models(url: Url = None, api_key: Key = None, as_json: AsJson = False) -> Non
             str(model["tokens_per_second_now"] or "-"),
         )
     out.print(table)
-
-
-@app.command()
-def statement(url: Url = None, api_key: Key = None, as_json: AsJson = False) -> None:
-    """Show your account: opening, entries, closing."""
-    with _errors_shown():
-        found = _client(url, api_key).get("/v1/statement")
-    if as_json:
-        _print_json(found)
-    else:
-        out.print(statement_table(found))
-
-
-def statement_table(found: dict[str, Any]) -> Table:
-    """A statement for the terminal."""
-    table = Table("entry", "kind", "for", "MLX", title=f"{found['name']}, in MLX", show_footer=True)
-    table.columns[3].justify = "right"
-    table.add_row("", "opening", "", mlx(found["opening_umlx"]))
-    for entry in found["entries"]:
-        table.add_row(str(entry["seq"]), entry["kind"], entry["reference"], mlx(entry["amount_umlx"]))
-    for hold in found["open_holds"]:
-        table.add_row("", "held now", hold["reference"], f"({mlx(hold['amount_umlx'])})")
-    table.columns[1].footer = "closing"
-    table.columns[3].footer = mlx(found["closing_umlx"])
-    return table
 
 
 # -- own Macs ------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ import openai
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from coordinator.cli import mlx, statement_table
 from coordinator.client import ClientError, default_home
 from coordinator.local import LocalError, LocalNetwork
+from coordinator.statements_cli import mlx, statement_table
 
 QUESTION: Final = "What is the capital of France?"
 EXIT_FAILED: Final = 1

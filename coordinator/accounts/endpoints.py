@@ -1,47 +1,79 @@
-"""Balances and statements, and the books for operators."""
+"""Statements for accounts, and the books for operators."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Query, Request
+from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from coordinator import errors
 from coordinator.accounts.models import Account
+from coordinator.accounts.money_endpoints import router as money_router
+from coordinator.accounts.node_statements import earned_before_umlx, node_statement
+from coordinator.accounts.periods import MonthText, Period, SinceUs, UntilUs, read_period
+from coordinator.accounts.statement_files import CONTENT_TYPES, Format, file_name, file_text
+from coordinator.accounts.token_endpoints import router as tokens_router
 from coordinator.db import database_now_us
 from coordinator.http import audience, identify, require_operator, runtime_of
+from coordinator.nodes.service import own_node
 from coordinator.openai.shapes import dump
 from coordinator.openai.strict_json import Json
 from ledger import statements
 
 router = APIRouter()
-
-EVERYTHING_US: Final = 2**62
+router.include_router(money_router)
+router.include_router(tokens_router)
 
 
 @router.get("/v1/statement", openapi_extra=audience("account"))
 def statement(
     request: Request,
-    since_us: Annotated[int, Query(ge=0)] = 0,
-    until_us: Annotated[int, Query(ge=0, le=EVERYTHING_US)] = EVERYTHING_US,
+    month: MonthText = None,
+    since_us: SinceUs = None,
+    until_us: UntilUs = None,
+    node: str | None = None,
+    form: Annotated[Format, Query(alias="format")] = "json",
 ) -> Response:
-    """The caller's account: opening, entries, closing, open holds. Amounts are decimal strings."""
+    """The caller's account or one Mac of it: opening, entries, closing, open holds.
+
+    Amounts are decimal strings in JSON; see `statement_files` for the other formats.
+    """
     caller = identify(request)
     with runtime_of(request).database.read() as session:
         account = session.get_one(Account, caller.account_id)
-        until = min(until_us, database_now_us(session) + 1)
+        period = read_period(month, since_us, until_us, now_us=database_now_us(session))
+        own = None if node is None else own_node(session, account.id, node)
+        title = account.name if own is None else f"{account.name}, {own.name}"
         try:
-            found = statements.statement(
-                session.connection(), account.ledger_account, min(since_us, until), until
-            )
+            found, stated_closing_umlx = _statement(session, account, node, period)
         except ValueError as error:
-            raise errors.invalid_value("since_us", str(error)) from None
+            raise errors.invalid_value(period.field, str(error)) from None
         name = account.name
-    body = {"object": "statement", "name": name, **asdict(found)}
-    return Response(dump(_with_strings(body)), media_type="application/json")
+    if form == "json":
+        about: dict[str, Json] = {"object": "statement", "name": name, "month": month, "node": node}
+        content = dump(about | _with_strings(asdict(found)))
+    else:
+        text = file_text(found, form, title=title, stated_closing_umlx=stated_closing_umlx)
+        content = text.encode("utf-8")
+    shown_as = f'attachment; filename="{file_name(form, month=month, node_id=node)}"'
+    return Response(content, headers={"Content-Disposition": shown_as, "Content-Type": CONTENT_TYPES[form]})
+
+
+def _statement(
+    session: Session, account: Account, node_id: str | None, period: Period
+) -> tuple[statements.Statement, int]:
+    """The statement, and its closing balance as the database adds it up, not from the entries."""
+    if node_id is not None:
+        found = node_statement(session, account, node_id, period)
+        return found, earned_before_umlx(session, account, node_id, period.until_us)
+    connection, name = session.connection(), account.ledger_account
+    found = statements.statement(connection, name, period.since_us, period.until_us)
+    after = statements.statement(connection, name, period.until_us, period.until_us)
+    return found, after.opening_umlx
 
 
 @router.get("/v1/ledger/trial-balance", openapi_extra=audience("operator"))

@@ -1,0 +1,249 @@
+"""`mlx-network statement`, `earnings`, `spending` and `tokens`: an account's money, and what a token is.
+
+A client like the rest of `mlx-network`: it asks the coordinator and prints.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import httpx2
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from coordinator.client import TIMEOUT, ClientError, find_access
+
+EXIT_FAILED: Final = 1
+EXIT_INTERRUPTED: Final = 130
+UMLX_PER_MLX: Final = 1_000_000
+PPM_PER_PERCENT: Final = 10_000
+NO_KEY: Final = "-"
+"""For what is public: no key is looked for and none is sent."""
+
+statements_app = typer.Typer()
+out = Console()
+err = Console(stderr=True)
+
+Url = Annotated[str | None, typer.Option("--url", help="The coordinator [MLXNET_URL].")]
+Key = Annotated[str | None, typer.Option("--api-key", help="Your API key [MLXNET_API_KEY].")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Month = Annotated[str | None, typer.Option("--month", help="A month of UTC, as 2026-03; without it, all.")]
+
+
+class Form(StrEnum):
+    """What a statement can be had as."""
+
+    json = "json"
+    csv = "csv"
+    beancount = "beancount"
+    hledger = "hledger"
+
+
+class Per(StrEnum):
+    """How finely earnings are told over time."""
+
+    hour = "hour"
+    day = "day"
+
+
+# -- asking --------------------------------------------------------------------------------------
+
+
+def _ask(url: str | None, api_key: str | None, path: str, **params: Any) -> httpx2.Response:
+    """GET with the caller's key. Raises `ClientError`, ready to be shown."""
+    access = find_access(url, api_key)
+    given = {name: value for name, value in params.items() if value is not None}
+    headers = {} if access.api_key == NO_KEY else {"Authorization": f"Bearer {access.api_key}"}
+    try:
+        answer = httpx2.get(access.url + path, params=given, headers=headers, timeout=TIMEOUT)
+    except httpx2.TransportError as error:
+        name = type(error).__name__
+        raise ClientError(f"{access.url} does not answer ({name}); is the coordinator running?") from error
+    if answer.status_code < httpx2.codes.BAD_REQUEST:
+        return answer
+    try:
+        message = str(answer.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = f"HTTP {answer.status_code} from {answer.url}"
+    raise ClientError(message)
+
+
+@contextmanager
+def _errors_shown() -> Generator[None]:
+    try:
+        yield
+    except (ClientError, OSError) as error:
+        err.print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
+        raise typer.Exit(EXIT_FAILED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+# -- showing -------------------------------------------------------------------------------------
+
+
+def mlx(umlx: str | int) -> str:
+    """An amount of uMLX as MLX, exact."""
+    amount = int(umlx)
+    sign = "-" if amount < 0 else ""
+    whole, rest = divmod(abs(amount), UMLX_PER_MLX)
+    return f"{sign}{whole:,}.{rest:06d}"
+
+
+def statement_table(found: dict[str, Any]) -> Table:
+    """A statement for the terminal."""
+    table = Table("entry", "kind", "for", "MLX", title=f"{found['name']}, in MLX", show_footer=True)
+    table.columns[3].justify = "right"
+    table.add_row("", "opening", "", mlx(found["opening_umlx"]))
+    for entry in found["entries"]:
+        table.add_row(str(entry["seq"]), entry["kind"], entry["reference"], mlx(entry["amount_umlx"]))
+    for hold in found["open_holds"]:
+        table.add_row("", "held now", hold["reference"], f"({mlx(hold['amount_umlx'])})")
+    table.columns[1].footer = "closing"
+    table.columns[3].footer = mlx(found["closing_umlx"])
+    return table
+
+
+def _sums(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """Names and amounts of uMLX, with their sum below."""
+    table = Table(title, "MLX", show_footer=True)
+    table.columns[1].justify = "right"
+    total = 0
+    for name, amount in rows:
+        table.add_row(name, mlx(amount))
+        total += int(amount)
+    table.columns[0].footer, table.columns[1].footer = "sum", mlx(total)
+    return table
+
+
+def _named(rows: list[dict[str, Any]], nameless: str) -> list[tuple[str, str]]:
+    return [(row["name"] or row["key"] or nameless, row["amount_umlx"]) for row in rows]
+
+
+def _keyed(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(row["key"] or "-", row["amount_umlx"]) for row in rows]
+
+
+def _utc(at_us: int, shape: str) -> str:
+    return datetime.fromtimestamp(at_us // 1_000_000, tz=UTC).strftime(shape)
+
+
+# -- commands ------------------------------------------------------------------------------------
+
+
+@statements_app.command()
+def statement(
+    month: Month = None,
+    node: Annotated[str | None, typer.Option("--node", help="One of your Macs alone, by its id.")] = None,
+    form: Annotated[
+        Form | None, typer.Option("--format", help="A file's format; without it, a table.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--out", help="Where to write; needs --format.")] = None,
+    url: Url = None,
+    api_key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show your account: opening, entries, closing; or write it as a file."""
+    if file is not None and form is None:
+        raise typer.BadParameter("give --format, too: json, csv, beancount or hledger", param_hint="--out")
+    with _errors_shown():
+        wanted = None if form is None else form.value
+        answer = _ask(url, api_key, "/v1/statement", month=month, node=node, format=wanted)
+        if file is not None:
+            file.write_bytes(answer.content)
+        elif form is not None and form is not Form.json:
+            sys.stdout.write(answer.text)
+        elif form is Form.json or as_json:
+            _print_json(answer.json())
+        else:
+            out.print(statement_table(answer.json()))
+
+
+@statements_app.command()
+def earnings(
+    month: Month = None,
+    per: Annotated[Per, typer.Option("--per", help="Sums by the hour or by the day.")] = Per.day,
+    url: Url = None,
+    api_key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what your Macs earned: by Mac, by model, over time; and what was not paid, and why."""
+    with _errors_shown():
+        found = _ask(url, api_key, "/v1/earnings", month=month, per=per.value).json()
+    if as_json:
+        _print_json(found)
+        return
+    out.print(f"earned {mlx(found['total_umlx'])} MLX, of it held back {mlx(found['held_umlx'])}")
+    out.print(_sums("Mac", _named(found["by_node"], "no Mac of yours now")))
+    out.print(_sums("model", _keyed(found["by_model"])))
+    shape = "%Y-%m-%d %H:00" if per is Per.hour else "%Y-%m-%d"
+    times = [(_utc(row["key"], shape), row["amount_umlx"]) for row in found[f"by_{per.value}"]]
+    out.print(_sums(f"{per.value} (UTC)", times))
+    for coming in found["coming"]:
+        out.print(f"{mlx(coming['amount_umlx'])} MLX {coming['shown']} ({coming['reason']})")
+    if found["zeros"]:
+        table = Table("not paid because", "times")
+        for zero in found["zeros"]:
+            table.add_row(zero["reason"], str(zero["count"]))
+        out.print(table)
+
+
+@statements_app.command()
+def spending(
+    month: Month = None,
+    limit: Annotated[int, typer.Option("--limit", min=0, max=1000, help="Jobs to explain.")] = 10,
+    url: Url = None,
+    api_key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what your jobs cost: by key, by model, and the newest ones as their sums."""
+    with _errors_shown():
+        found = _ask(url, api_key, "/v1/spending", month=month, limit=limit).json()
+    if as_json:
+        _print_json(found)
+        return
+    out.print(f"spent {mlx(found['total_umlx'])} MLX, refunds of {mlx(found['refunded_umlx'])} taken off")
+    out.print(_sums("key", _named(found["by_key"], "no key")))
+    out.print(_sums("model", _keyed(found["by_model"])))
+    for job in found["jobs"]:
+        out.print(f"[bold]{job['job_id']}[/bold]  {mlx(job['charge_umlx'])} MLX", highlight=False)
+        out.print(f"  {job['model']}@{job['card_revision'][:16]}", highlight=False)
+        for line in [job["why"]] if job["sum"] is None else job["sum"]["as_text"]:
+            out.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
+    for row in found["not_charged"]:
+        out.print(f"{row['count']} not charged: {row['reason']}", highlight=False)
+
+
+@statements_app.command()
+def tokens(url: Url = None, as_json: AsJson = False) -> None:
+    """Say what an MLX token is: what it buys today, how many there are, where the pools stand."""
+    with _errors_shown():
+        found = _ask(url, NO_KEY, "/v1/tokens").json()
+    if as_json:
+        _print_json(found)
+        return
+    out.print(found["what"], highlight=False)
+    table = Table("1 MLX today is about", "answer tokens of", "also called")
+    table.columns[0].justify = "right"
+    for model in found["models"]:
+        count = model["output_tokens_per_mlx"]
+        table.add_row("free" if count is None else f"{count:,}", model["id"], ", ".join(model["aliases"]))
+    out.print(table)
+    out.print(f"in all {mlx(found['supply_umlx'])} MLX (minted less burned)", highlight=False)
+    for account in found["network_accounts"]:
+        out.print(f"  {account['account']}: {mlx(account['balance_umlx'])} MLX", highlight=False)
+    card = found["rate_card"]
+    out.print(f"fee {found['fee_ppm'] / PPM_PER_PERCENT:g} % of each charge", highlight=False)
+    out.print(f"rate card {card['version']}: {card['id']}", highlight=False, soft_wrap=True)
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
