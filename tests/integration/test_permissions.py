@@ -90,6 +90,7 @@ async def test_every_route_says_who_it_is_for_and_keeps_to_it(
         "GET /v1/ledger/consistency",
         "GET /v1/ledger/inclusion",
         "GET /v1/ledger/key",
+        "GET /v1/tokens",
         "GET /world/static/{name}",
         "GET /world/v1/snapshot.json",
         "POST /nodes/v1/enrolments",
