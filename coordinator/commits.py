@@ -13,12 +13,14 @@ and its writes run again one by one, so that only the one at fault fails.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar
 
 import structlog
 from sqlalchemy.orm import Session
@@ -62,10 +64,47 @@ class Written(Generic[T]):
 Write = Callable[[Session], Written[T]]
 
 
-@dataclass(frozen=True)
+class _ThreadAnswer:
+    """The answer of one write, for a thread that waits."""
+
+    def __init__(self) -> None:
+        self.future: Final[Future[Any]] = Future()
+
+    def give(self, result: Any) -> None:
+        """The value, or the error. Does nothing if nobody waits any more."""
+        if self.future.set_running_or_notify_cancel():
+            _give(self.future, result)
+
+
+class _LoopAnswer:
+    """The answer of one write, for a task that waits; `give` is called in its loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop: Final = loop
+        self.future: Final[asyncio.Future[Any]] = loop.create_future()
+
+    def give(self, result: Any) -> None:
+        """The value, or the error. Does nothing if nobody waits any more."""
+        if not self.future.done():
+            _give(self.future, result)
+
+
+def _give(future: Future[Any] | asyncio.Future[Any], result: Any) -> None:
+    if isinstance(result, _Failed):
+        future.set_exception(result.error)
+    else:
+        future.set_result(result)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class _Waiting:
     write: Write[Any]
-    answer: Future[Any]
+    answer: _ThreadAnswer | _LoopAnswer
 
 
 class GroupCommit:
@@ -85,16 +124,28 @@ class GroupCommit:
     def submit(self, write: Write[T]) -> Future[T]:
         """Hand in a write. The future ends after the commit, with the value, with the error of a
         `Refused`, or with what went wrong. Raises `RuntimeError` after `stop`."""
-        answer: Future[T] = Future()
+        answer = _ThreadAnswer()
+        self._hand_in(_Waiting(write, answer))
+        return answer.future
+
+    def _hand_in(self, waiting: _Waiting) -> None:
         with self._lock:
             if self._is_stopped:
                 raise RuntimeError("the writer has stopped")
-            self._waiting.put(_Waiting(write, answer))
-        return answer
+            self._waiting.put(waiting)
 
     def write(self, write: Write[T]) -> T:
         """`submit`, and wait. Blocking."""
         return self.submit(write).result()
+
+    async def written(self, write: Write[T]) -> T:
+        """`submit`, and wait in an event loop, which is woken once for all answers of a batch.
+
+        A waiter that is cancelled does not take its write back.
+        """
+        answer = _LoopAnswer(asyncio.get_running_loop())
+        self._hand_in(_Waiting(write, answer))
+        return await answer.future
 
     def stop(self) -> None:
         """Commit what was handed in, then end. Blocking."""
@@ -131,30 +182,27 @@ class GroupCommit:
             results = self._try(batch)
         except Exception as error:  # noqa: BLE001
             if len(batch) == 1:
-                _fail(batch[0], error)
+                _answer([(batch[0].answer, _Failed(error))])
                 return
             log.info("batch_undone", writes=len(batch), error=type(error).__name__)
             for waiting in batch:
                 self._commit([waiting])
             return
-        for waiting, result in zip(batch, results, strict=True):
-            if isinstance(result, Refused):
-                _fail(waiting, result.error)
-            elif not waiting.answer.cancelled():
-                waiting.answer.set_result(result.value)
+        _answer([(waiting.answer, result) for waiting, result in zip(batch, results, strict=True)])
 
-    def _try(self, batch: Sequence[_Waiting]) -> list[Written[Any] | Refused]:
-        """One transaction for the whole batch. Raises whatever undoes it."""
-        results: list[Written[Any] | Refused] = []
+    def _try(self, batch: Sequence[_Waiting]) -> list[Any]:
+        """One transaction for the whole batch: a value or `_Failed` for each write. Raises whatever
+        undoes it."""
+        results: list[Any] = []
         commands: list[Command] = []
         with self._database.write() as session:
             for waiting in batch:
                 try:
                     written = waiting.write(session)
                 except Refused as refusal:
-                    results.append(refusal)
+                    results.append(_Failed(refusal.error))
                     continue
-                results.append(written)
+                results.append(written.value)
                 commands.extend(written.commands)
             if commands:
                 session.flush()
@@ -166,6 +214,20 @@ class GroupCommit:
         return results
 
 
-def _fail(waiting: _Waiting, error: Exception) -> None:
-    if not waiting.answer.cancelled():
-        waiting.answer.set_exception(cast("BaseException", error))
+def _answer(results: Sequence[tuple[_ThreadAnswer | _LoopAnswer, Any]]) -> None:
+    """Give each its result; an event loop is woken once, since each time is a system call."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_LoopAnswer, Any]]] = {}
+    for answer, result in results:
+        if isinstance(answer, _LoopAnswer):
+            by_loop.setdefault(answer.loop, []).append((answer, result))
+        else:
+            answer.give(result)
+    for loop, of_loop in by_loop.items():
+        # A loop that is closed has nobody left who waits.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_give_all, of_loop)
+
+
+def _give_all(results: Sequence[tuple[_LoopAnswer, Any]]) -> None:
+    for answer, result in results:
+        answer.give(result)

@@ -34,9 +34,9 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.engine.interfaces import ExceptionContext
+from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
 from sqlalchemy.orm import DeclarativeBase, Session, mapped_column, sessionmaker
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 import migrations
 
@@ -47,8 +47,10 @@ CONNECT_TIMEOUT_SECONDS: Final = 5.0
 POOL_CONNECTIONS: Final = 20
 POOL_OVERFLOW_CONNECTIONS: Final = 20
 POOL_WAIT_SECONDS: Final = 10.0
+PING_AFTER_IDLE_SECONDS: Final = 1.0
 READ_ONLY_OPTION: Final = "mlxnet_read_only"
 TURN_KEY: Final = "mlxnet_has_write_turn"
+RETURNED_KEY: Final = "mlxnet_returned_seconds"
 
 PortableJson: Final = JSON().with_variant(JSONB(), "postgresql")
 
@@ -171,19 +173,46 @@ def _make_postgresql_engine(url: URL) -> Engine:
         "idle_in_transaction_session_timeout": f"{STATEMENT_TIMEOUT_SECONDS:g}s",
         "TimeZone": "UTC",
     }
-    return create_engine(
+    engine = create_engine(
         url,
         hide_parameters=True,
         isolation_level="READ COMMITTED",
         pool_size=POOL_CONNECTIONS,
         max_overflow=POOL_OVERFLOW_CONNECTIONS,
         pool_timeout=POOL_WAIT_SECONDS,
-        pool_pre_ping=True,
         connect_args={
             "connect_timeout": int(CONNECT_TIMEOUT_SECONDS),
             "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
         },
     )
+    _ping_idle_connections(engine)
+    return engine
+
+
+def _ping_idle_connections(engine: Engine) -> None:
+    """Replace a pooled connection that was lost while nobody used it.
+
+    One that was in use a moment ago is taken as it is: a ping for each transaction would be a
+    sixth of a group commit's journeys to the server.
+    """
+
+    def on_checkin(_dbapi_connection: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:
+        record.info[RETURNED_KEY] = time.monotonic()
+
+    def on_checkout(
+        dbapi_connection: DBAPIConnection, record: ConnectionPoolEntry, _proxy: PoolProxiedConnection
+    ) -> None:
+        returned_seconds = record.info.get(RETURNED_KEY)
+        if returned_seconds is None or time.monotonic() - returned_seconds < PING_AFTER_IDLE_SECONDS:
+            return
+        try:
+            engine.dialect.do_ping(dbapi_connection)
+        except Exception as error:
+            # The pool then drops all its connections and makes a new one.
+            raise sqlalchemy.exc.InvalidatePoolError from error
+
+    event.listen(engine, "checkin", on_checkin)
+    event.listen(engine, "checkout", on_checkout)
 
 
 # SQLSTATE classes and codes: PostgreSQL documentation, appendix A.

@@ -218,7 +218,7 @@ class Endings:
         tries = 0
         while True:
             try:
-                return await asyncio.wrap_future(self._commits.submit(write))
+                return await self._commits.written(write)
             except REFUSALS:
                 log.exception("end_refused", what=what, job_id=job_id)
                 raise

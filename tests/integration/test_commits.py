@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import Future
 from uuid import uuid4
@@ -145,3 +146,52 @@ def test_what_was_handed_in_is_committed_before_the_end(database: Database) -> N
     assert [answer.result(0) for answer in answers] == ["n0", "n1", "n2"]
     with pytest.raises(RuntimeError, match="stopped"):
         _ = commits.submit(add_account("late"))
+
+
+@pytest.mark.anyio
+async def test_tasks_and_threads_are_answered_from_one_batch(
+    database: Database, commits: GroupCommit
+) -> None:
+    def refuse(_session: Session) -> Written[str]:
+        raise Refused(ValueError("no"))
+
+    gate = await asyncio.to_thread(Gate, commits)
+    of_thread = commits.submit(add_account("thread"))
+    tasks = [asyncio.create_task(commits.written(add_account(f"n{index}"))) for index in range(3)]
+    refused = asyncio.create_task(commits.written(refuse))
+    await asyncio.sleep(0)
+    gate.open()
+    assert await asyncio.gather(*tasks) == ["n0", "n1", "n2"]
+    with pytest.raises(ValueError, match="no"):
+        await refused
+    assert of_thread.result(10) == "thread"
+    assert commits.batches == 2
+    assert names(database) == {"thread", "n0", "n1", "n2"}
+
+
+@pytest.mark.anyio
+async def test_a_task_that_waits_no_more_stops_nobody_else(database: Database, commits: GroupCommit) -> None:
+    gate = await asyncio.to_thread(Gate, commits)
+    gone, stays = (asyncio.create_task(commits.written(add_account(name))) for name in ("gone", "stays"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.sleep(0)
+    gate.open()
+    assert await stays == "stays"
+    assert gone.cancelled()
+    assert names(database) == {"gone", "stays"}
+
+
+def test_a_loop_that_has_closed_stops_nobody_else(database: Database, commits: GroupCommit) -> None:
+    async def leave() -> Gate:
+        gate = await asyncio.to_thread(Gate, commits)
+        asyncio.create_task(commits.written(add_account("gone"))).add_done_callback(lambda _: None)
+        await asyncio.sleep(0)
+        return gate
+
+    gate = asyncio.run(leave())
+    stays = commits.submit(add_account("stays"))
+    gate.open()
+    assert stays.result(10) == "stays"
+    assert commits.write(add_account("later")) == "later"
+    assert names(database) == {"gone", "stays", "later"}

@@ -161,3 +161,32 @@ def test_a_lost_connection_is_replaced(database: Database) -> None:
         session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
     with database.write() as session:
         session.execute(ADD)
+
+
+def test_a_connection_that_was_lost_while_idle_is_replaced_unseen(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if database.engine.dialect.name != "postgresql":
+        pytest.skip("SQLite has no server")
+    monkeypatch.setattr(db, "PING_AFTER_IDLE_SECONDS", 0.05)
+    with database.write() as session:
+        lost = session.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    killer = make_engine(database.engine.url.render_as_string(hide_password=False))
+    with killer.begin() as other:
+        other.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": lost})
+    killer.dispose()
+    time.sleep(0.1)
+    with database.write() as session:
+        assert session.execute(text("SELECT pg_backend_pid()")).scalar_one() != lost
+
+
+def test_a_connection_that_was_just_used_is_not_asked_again(database: Database) -> None:
+    if database.engine.dialect.name != "postgresql":
+        pytest.skip("SQLite has no server")
+    with database.write() as session:
+        session.execute(text("SELECT 1"))
+    asked: list[object] = []
+    database.engine.dialect.do_ping = lambda dbapi_connection: not asked.append(dbapi_connection)
+    with database.write() as session:
+        session.execute(text("SELECT 1"))
+    assert asked == []

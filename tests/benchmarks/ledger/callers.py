@@ -105,7 +105,7 @@ class Load:
             pair = make_pair(draw, self.names)
             for command in (pair.hold, pair.capture):
                 asked = time.perf_counter()
-                await asyncio.wrap_future(self.commits.submit(only(command)))
+                await self.commits.written(only(command))
                 self.latencies_seconds.append(time.perf_counter() - asked)
 
     async def callers(self, count: int, seconds: float) -> None:
