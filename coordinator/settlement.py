@@ -29,7 +29,7 @@ from coordinator.jobs.states import (
 )
 from coordinator.nodes.models import Node, Slot
 from ledger.commands import FEE, Capture, Command, VoidHold, settlement_id
-from ledger.pricing import Rate, charge_umlx, split_charge
+from ledger.pricing import Rate, charge_umlx, split_charge, split_shares
 from node_agent.protocol.cards import Price
 
 JOB_WIDE_FENCE = 0  # ledger commands of the job as a whole, whatever its attempts
@@ -178,7 +178,7 @@ def _money(session: Session, job: Job, charged_umlx: int, *, fee_ppm: int) -> tu
 
 
 def _owners_shares(session: Session, job: Job, owners_umlx: int) -> list[tuple[str, int]]:
-    """Split by delivered tokens, exactly; what rounding leaves goes to the last that delivered.
+    """Split by delivered tokens, exactly, by largest remainder.
 
     An answer without a token (the model ended at once) is paid to its last attempt: the prompt
     was read.
@@ -194,13 +194,11 @@ def _owners_shares(session: Session, job: Job, owners_umlx: int) -> list[tuple[s
     if not rows:
         raise SettlementError(f"{job.id} has a charge and no attempt")
     paid = [row for row in rows if row[0].delivered_tokens > 0] or rows[-1:]
-    total = sum(attempt.delivered_tokens for attempt, _ in paid)
-    left = owners_umlx
+    weights = {f"{attempt.fence:09}": attempt.delivered_tokens for attempt, _ in paid}
+    parts = split_shares(owners_umlx, weights if any(weights.values()) else dict.fromkeys(weights, 1))
     shares: list[tuple[str, int]] = []
     for attempt, owner in paid:
-        is_last = attempt is paid[-1][0]
-        attempt.share_umlx = left if is_last else owners_umlx * attempt.delivered_tokens // total
-        left -= attempt.share_umlx
+        attempt.share_umlx = parts[f"{attempt.fence:09}"]
         shares.append((owner.ledger_account, attempt.share_umlx))
     return shares
 

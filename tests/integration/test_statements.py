@@ -159,8 +159,8 @@ async def test_one_macs_statement_has_its_shares_alone(
     nodes = [await new_node("Ada"), await new_node("Ada")]
     first, second, job_id = await shared_job(nodes, sam)
     ada = coordinator.client("Ada")
-    # 3 x 2 + 5 x 5 = 31, fee 4, owners 27: 27 x 2 // 5 = 10 and 17.
-    for node, share in ((first, "10"), (second, "17")):
+    # 3 x 2 + 5 x 5 = 31, fee 4, owners 27: 27 x 2 / 5 = 10.8 and 16.2, by largest remainder 11 and 16.
+    for node, share in ((first, "11"), (second, "16")):
         found = (await ada.get("/v1/statement", params={"node": node.node_id})).json()
         assert [(entry["reference"], entry["amount_umlx"]) for entry in found["entries"]] == [(job_id, share)]
         assert (found["opening_umlx"], found["closing_umlx"], found["node"]) == ("0", share, node.node_id)
@@ -242,9 +242,9 @@ async def test_earnings_are_the_ledgers_postings_by_mac_model_and_day(
     await shared_job([one, two], sam)
     ada = coordinator.client("Ada")
     found = (await ada.get("/v1/earnings", params={"month": this_month()})).json()
-    # 53 + 18 of the two jobs on the first Mac; 10 and 17 of the shared one.
+    # 53 + 18 of the two jobs on the first Mac; 11 and 16 of the shared one.
     assert (found["total_umlx"], found["paid_umlx"], found["held_umlx"]) == ("98", "98", "0")
-    assert sorted(table(found["by_node"]).values()) in (["17", "81"], ["10", "88"])
+    assert sorted(table(found["by_node"]).values()) in (["16", "82"], ["11", "87"])
     assert {row["name"] for row in found["by_node"]} == {"Mac 0", "Mac 1"}
     assert table(found["by_model"]) == {CARD_ID: "98"}
     assert table(found["by_kind"]) == {"work": "98"}
@@ -360,10 +360,10 @@ async def test_a_shared_jobs_shares_and_fee_sum_to_its_charge(
     (job,) = (await sam.get("/v1/spending")).json()["jobs"]
     assert (job["job_id"], job["charge_umlx"], job["fee_umlx"]) == (job_id, "31", "4")
     assert job["shares"] == [
-        {"fence": 1, "node_id": first.node_id, "tokens": 2, "amount_umlx": "10"},
-        {"fence": 2, "node_id": second.node_id, "tokens": 3, "amount_umlx": "17"},
+        {"fence": 1, "node_id": first.node_id, "tokens": 2, "amount_umlx": "11"},
+        {"fence": 2, "node_id": second.node_id, "tokens": 3, "amount_umlx": "16"},
     ]
-    for node, amount in ((first, "10"), (second, "17")):
+    for node, amount in ((first, "11"), (second, "16")):
         owner = coordinator.client(node.owner)
         assert (await owner.get("/v1/earnings")).json()["total_umlx"] == amount
 
