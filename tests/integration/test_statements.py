@@ -171,7 +171,7 @@ async def test_one_macs_statement_has_its_shares_alone(
     assert [entry["amount_umlx"] for entry in whole["entries"]] == ["27"]
     text = (await ada.get("/v1/statement", params={"node": second.node_id, "format": "beancount"})).text
     assert loader.load_string(text)[1] == []  # pyright: ignore[reportUnknownMemberType]
-    assert "0.000017 ~ 0 MLX" in text
+    assert "0.000016 ~ 0 MLX" in text
     for name in ("Bo", "Sam"):
         others = await coordinator.client(name).get("/v1/statement", params={"node": second.node_id})
         assert error_of(others) == (404, "node_not_found", None)
