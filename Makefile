@@ -8,7 +8,7 @@ UV := .tools/bin/uv
 TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint types imports check format demo-seats bench-serving bench-verify mutate-ledger clean
+.PHONY: help demo up test lint types imports check format demo-seats bench-serving bench-ledger bench-verify mutate-ledger clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ demo-seats: .venv/.dev ## See what an idle, a dedicated and an Ultra seat earn o
 
 bench-serving: .venv/.dev ## Compare speed: in process, mlx_lm.server, and the whole network
 	.venv/bin/python -m tests.benchmarks.serving $(BENCH_ARGS)
+
+bench-ledger: .venv/.dev ## Compare the ledger's speed with pgbench and with naive ORM code
+	.venv/bin/python -m tests.benchmarks.ledger $(BENCH_ARGS)
 
 bench-verify: .venv/.dev ## Measure verification and proofs over a million ledger entries
 	.venv/bin/python -m tests.benchmarks.ledger.proofs $(BENCH_ARGS)

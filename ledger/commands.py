@@ -54,9 +54,15 @@ def account_kind(account_id: str) -> str:
     return account_id.partition(":")[0]
 
 
+# Made once: `json.dumps` would make one for each call.
+_CANONICAL: Final = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+)
+
+
 def canonical_json(value: object) -> str:
     """JSON with sorted keys, no spaces, ASCII only: one text for one value."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def _check_amount(name: str, amount_umlx: int, least: int = 1) -> None:

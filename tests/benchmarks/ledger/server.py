@@ -14,7 +14,7 @@ import tempfile
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -79,6 +79,12 @@ class Server:
     def url_of(self, name: str) -> str:
         """The URL of one of its databases."""
         return self.admin_url.set(database=name).render_as_string(hide_password=False)
+
+    def settle(self, *names: str) -> None:
+        """Do now what autovacuum and checkpoints would do within minutes."""
+        for name in names:
+            replace(self, admin_url=self.admin_url.set(database=name)).run("VACUUM ANALYZE")
+        self.run("CHECKPOINT")
 
     def cpu_seconds(self) -> float:
         """CPU seconds of the postmaster and all its processes, those that ended too."""
