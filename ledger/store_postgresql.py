@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import BigInteger, Connection, Integer, LargeBinary, Text, Uuid, column, text
 
 from ledger.rules import Account, Hold
 from ledger.store import Changes, OldEntry, Stored
@@ -30,17 +30,21 @@ _READ: Final = text("""
       FROM ledger_accounts
      WHERE id IN (SELECT unnest(CAST(:account_ids AS text[]))
                   UNION SELECT account_id FROM ledger_holds WHERE id = ANY (CAST(:hold_ids AS uuid[])))
-""")
+""").columns(
+    column("what", Integer),
+    column("name", Text),
+    column("id", Uuid),
+    *(column(name, BigInteger) for name in "abcd"),
+    column("word", Text),
+    column("request_digest", LargeBinary),
+)
 _ANSWERED: Final = 1
 _HOLD: Final = 2
 
 # Parts of one statement see the same moment, which is before any of them; foreign keys are checked
 # at its end.
 _WRITE: Final = text("""
-    WITH moved AS (
-        UPDATE ledger_chain SET seq = :seq, head = :head, recorded_us = :recorded_us
-         WHERE id = 1 AND seq = :old_seq RETURNING 1
-    ), entries AS (
+    WITH entries AS (
         INSERT INTO ledger_journal (seq, id, kind, reference, recorded_us, request_digest, result,
                                     needed_umlx, available_umlx, body, leaf, head)
         SELECT * FROM unnest(
@@ -74,7 +78,8 @@ _WRITE: Final = text("""
                       CAST(:account_held_umlx AS bigint[])) AS n (id, posted_umlx, held_umlx)
          WHERE ledger_accounts.id = n.id
     )
-    SELECT count(*) FROM moved
+    UPDATE ledger_chain SET seq = :seq, head = :head, recorded_us = :recorded_us
+     WHERE id = 1 AND seq = :old_seq
 """)
 
 
@@ -110,7 +115,7 @@ def write(connection: Connection, changes: Changes) -> bool:
         "account_posted_umlx": plain_array(account.posted_umlx for account in changes.accounts.values()),
         "account_held_umlx": plain_array(account.held_umlx for account in changes.accounts.values()),
     }
-    return connection.execute(_WRITE, values).scalar_one() == 1
+    return connection.execute(_WRITE, values).rowcount == 1
 
 
 def _journal_columns(changes: Changes) -> dict[str, str]:

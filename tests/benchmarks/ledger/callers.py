@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import uvloop
 from sqlalchemy.orm import Session
 
 from coordinator.commits import GroupCommit, Write, Written
@@ -118,7 +119,9 @@ def run_callers(server: Server, load: Load, count: int, seconds: float) -> Measu
     """Let `count` callers run for `seconds`; what was done counts ledger commands."""
     done, wall = len(load.latencies_seconds), time.perf_counter()
     server_cpu, client_cpu = server.cpu_seconds(), own_cpu_seconds()
-    asyncio.run(load.callers(count, seconds))
+    # The coordinator's server chooses this loop, too.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(load.callers(count, seconds))
     return Measured(
         len(load.latencies_seconds) - done,
         time.perf_counter() - wall,
