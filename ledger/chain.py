@@ -45,7 +45,7 @@ def leaf_text(entry: Entry) -> str:
         entry.result,
         entry.needed_umlx,
         entry.available_umlx,
-        entry.legs,
+        [list(leg) for leg in entry.legs],
     ]
     return canonical_json(content)
 
