@@ -198,6 +198,22 @@ def cancel(job_id: str, url: Url = None, api_key: Key = None, as_json: AsJson = 
             )
 
 
+def _print_model(model: dict[str, Any], aliases: list[str]) -> None:
+    price = model["price"]
+    speed = model["tokens_per_second_now"]
+    out.print(f"[bold]{model['id']}[/bold]  {model['name']}", highlight=False, soft_wrap=True)
+    if aliases:
+        out.print(f"  also called {', '.join(aliases)}", highlight=False)
+    out.print(
+        f"  {model['context_length']:,} tokens of context; per million tokens "
+        f"{mlx(price['input_umlx_per_million_tokens'])} MLX in, "
+        f"{mlx(price['output_umlx_per_million_tokens'])} MLX out",
+        highlight=False,
+    )
+    now = f"{model['macs_now']} Macs can run it now, {model['macs_warm_now']} have it loaded"
+    out.print(f"  {now}{f', about {speed} tokens/s' if speed else ''}", highlight=False)
+
+
 @app.command()
 def models(url: Url = None, api_key: Key = None, as_json: AsJson = False) -> None:
     """List the models, their prices, and how many Macs can run them now."""
@@ -206,25 +222,13 @@ def models(url: Url = None, api_key: Key = None, as_json: AsJson = False) -> Non
     if as_json:
         _print_json(found)
         return
-    table = Table("model", "also called", "context", "in, MLX/M", "out, MLX/M", "Macs", "loaded", "tok/s")
     aliases: dict[str, list[str]] = {}
     for model in found["data"]:
         if "alias_of" in model:
             aliases.setdefault(model["alias_of"], []).append(model["id"])
     for model in found["data"]:
-        if "alias_of" in model:
-            continue
-        table.add_row(
-            model["id"],
-            "\n".join(aliases.get(model["id"], [])),
-            f"{model['context_length']:,}",
-            mlx(model["price"]["input_umlx_per_million_tokens"]),
-            mlx(model["price"]["output_umlx_per_million_tokens"]),
-            str(model["macs_now"]),
-            str(model["macs_warm_now"]),
-            str(model["tokens_per_second_now"] or "-"),
-        )
-    out.print(table)
+        if "alias_of" not in model:
+            _print_model(model, aliases.get(model["id"], []))
 
 
 # -- own Macs ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from coordinator.client import ClientError, default_home
-from coordinator.local import LocalError, LocalNetwork
+from coordinator.local import LocalError, LocalNetwork, LocalNode
 from coordinator.statements_cli import mlx, statement_table
 
 QUESTION: Final = "What is the capital of France?"
@@ -58,15 +58,19 @@ def run_up(home: Path, *, port: int, nodes: int) -> int:
             _bring_up(network)
             _show_macs(network)
             _show_access(network)
-            network.wait()
-            console.print("[red]error:[/red] a process ended; see the logs in", str(home / "logs"))
+            log = network.wait(_tell_node_gone)
+            console.print(f"[red]error:[/red] the network ended by itself; see {log}", soft_wrap=True)
             return EXIT_FAILED
-    except (LocalError, ClientError) as error:
+    except (LocalError, ClientError, OSError) as error:
         console.print(f"[red]error:[/red] {error}", highlight=False)
         return EXIT_FAILED
     except KeyboardInterrupt:
         console.print("\nEnded.")
         return 0
+
+
+def _tell_node_gone(node: LocalNode, log: Path) -> None:
+    console.print(f"{node.name} ended; the others go on with its work. Its log: {log}", soft_wrap=True)
 
 
 @contextmanager

@@ -236,6 +236,18 @@ def rate_limited(*, retry_after_seconds: int, what: str) -> ApiError:
     )
 
 
+def compressed_body() -> ApiError:
+    """The body is compressed, which could unpack to any size."""
+    return ApiError(
+        415, "compressed_body", "The body is compressed. Send it as it is, without Content-Encoding."
+    )
+
+
+def body_too_slow() -> ApiError:
+    """The body did not arrive in time."""
+    return ApiError(408, "body_too_slow", "The request body did not arrive in time. Send it again.")
+
+
 # -- 5xx: the network ----------------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ from coordinator.catalogue.cards import load_catalogue
 from coordinator.client import CONFIG_FILE, Access, Client, ClientError
 from coordinator.db import Database, make_engine, migrate
 from coordinator.settings import Settings
+from coordinator.sole_use import InUseError, SoleUse
 
 GRANT_UMLX: Final = 1_000_000_000  # 1,000 MLX: a few hundred million tokens of the small model
 OWNERS: Final = ("Ada", "Bo", "Cem", "Dua")
@@ -104,6 +105,7 @@ class LocalNetwork:
         Raises `LocalError`. What was started until then is ended by `stop`.
         """
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._check_home()
         self._choose_port()
         self._fetch_model()
         self._make_accounts()
@@ -111,6 +113,18 @@ class LocalNetwork:
         for owner in OWNERS[: self.nodes_wanted]:
             self._start_node(owner)
         self._await_ready()
+
+    def _check_home(self) -> None:
+        """Change nothing in a home in which a coordinator runs."""
+        engine = make_engine(Settings(home=self.home).sqlalchemy_url)
+        sole_use = SoleUse(engine)
+        try:
+            sole_use.acquire()
+        except InUseError as error:
+            raise LocalError(str(error)) from None
+        finally:
+            sole_use.release()
+            engine.dispose()
 
     def _choose_port(self) -> None:
         with socket.socket() as probe:
@@ -133,12 +147,19 @@ class LocalNetwork:
         command += ["--card", str(catalogue.files[card.id])]
         self.report("model", 0, 0)
         environment = self._environment()
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        # In a session of its own, so that Ctrl-C reaches this process alone, which then ends it.
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        ) as child:
             message = ""
-            for event in _json_lines(child.stdout):
-                if event.get("event") == "progress":
-                    self.report("model", int(event["done_bytes"]), int(event["total_bytes"]))
-                message = str(event.get("message", message))
+            try:
+                for event in _json_lines(child.stdout):
+                    if event.get("event") == "progress":
+                        self.report("model", int(event["done_bytes"]), int(event["total_bytes"]))
+                    message = str(event.get("message", message))
+            except BaseException:
+                child.terminate()
+                raise
         if child.returncode != 0:
             raise LocalError(message or f"fetching {card.id} failed with exit code {child.returncode}")
         self.report("model", 1, 1)
@@ -241,18 +262,30 @@ class LocalNetwork:
         for log in self._logs:
             log.close()
 
-    def wait(self) -> None:
-        """Return when one of the processes ends by itself."""
-        processes = [node.process for node in self.nodes]
-        if self._coordinator is not None:
-            processes.append(self._coordinator)
-        while all(process.poll() is None for process in processes):
+    def wait(self, on_node_gone: Callable[[LocalNode, Path], None]) -> Path:
+        """Return when the coordinator ends by itself, or the last node does: the log to look at.
+
+        A node that ends while others run is told to `on_node_gone`; its work goes to them.
+        """
+        running = list(self.nodes)
+        while True:
+            if self._coordinator is None or self._coordinator.poll() is not None:
+                return self._log_path("coordinator")
+            for node in list(running):
+                if node.process.poll() is not None:
+                    running.remove(node)
+                    on_node_gone(node, self._log_path(f"node-{node.owner.lower()}"))
+            if self.nodes and not running:
+                return self._log_path(f"node-{self.nodes[-1].owner.lower()}")
             time.sleep(POLL_SECONDS)
 
+    def _log_path(self, name: str) -> Path:
+        return self.home / "logs" / f"{name}.log"
+
     def _log(self, name: str) -> TextIO:
-        folder = self.home / "logs"
-        folder.mkdir(exist_ok=True)
-        log = (folder / f"{name}.log").open("a", encoding="utf-8")
+        path = self._log_path(name)
+        path.parent.mkdir(exist_ok=True)
+        log = path.open("a", encoding="utf-8")
         self._logs.append(log)
         return log
 

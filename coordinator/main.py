@@ -57,6 +57,7 @@ def build_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        redirect_slashes=False,
     )
     app.state.runtime = runtime
     install_error_handlers(app)

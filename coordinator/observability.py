@@ -16,7 +16,11 @@ from coordinator.runtime import Runtime
 
 def configure_logging(*, as_json: bool, level: int = logging.INFO) -> None:
     """Send structured logs to standard error."""
-    renderer = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+    renderer = (
+        structlog.processors.JSONRenderer()
+        if as_json
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

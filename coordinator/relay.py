@@ -230,6 +230,8 @@ class Relay:
         )
         public_key = self._public_key_of(attempt.node_id)
         is_whole = message.token_count == len(attempt.received) and message.output_digest == digest
+        if message.finish_reason == "length":
+            is_whole = is_whole and len(live.token_ids) >= live.work.max_tokens
         if not is_whole or not is_signed_by(public_key, message.signature, statement):
             self._endings.drop_attempt(live, "failed", "result_not_proven", is_fault=True, is_proven=False)
             return

@@ -31,6 +31,7 @@ from coordinator.jobs.schemas import Work
 from coordinator.jobs.stream import Ending, JobStream
 from coordinator.live import LiveJob, LiveJobs
 from coordinator.nodes.channel import Channel, Fleet
+from coordinator.nodes.enrolment_limit import EnrolmentLimit
 from coordinator.openai import prompt
 from coordinator.openai.request import GenerationRequest
 from coordinator.openai.results import whole_result
@@ -38,6 +39,7 @@ from coordinator.placement.match import plan_slot
 from coordinator.placement.types import JobFacts, NotPlaced
 from coordinator.relay import Relay
 from coordinator.settings import Settings
+from coordinator.sole_use import InUseError, SoleUse
 from coordinator.tokens import CardTokenizer
 from coordinator.wakeups import LocalWakeups, RedisWakeups, Wakeups
 from node_agent.protocol.cards import ModelCard
@@ -57,6 +59,12 @@ class Runtime:
         self.settings: Final = settings
         engine = make_engine(settings.sqlalchemy_url)
         migrate(engine)
+        self.sole_use: Final = SoleUse(engine)
+        try:
+            self.sole_use.acquire()
+        except InUseError:
+            engine.dispose()
+            raise
         self.database: Final = Database(engine)
         self.commits: Final = GroupCommit(self.database)
         self.catalogue: Final[Catalogue] = load_catalogue(settings.catalogue_dirs)
@@ -71,6 +79,9 @@ class Runtime:
             RedisWakeups(settings.redis_url.get_secret_value()) if settings.redis_url else LocalWakeups()
         )
         self.fleet: Final = Fleet()
+        self.enrolment_limit: Final = EnrolmentLimit(
+            starts_max=settings.enrolments_per_address_max, window_seconds=settings.enrolment_seconds
+        )
         self.jobs: Final = LiveJobs()
         self.endings: Final = Endings(
             settings=settings, commits=self.commits, fleet=self.fleet, payloads=self.payloads
@@ -111,6 +122,7 @@ class Runtime:
         await run_in_threadpool(self.commits.stop)
         await self.wakeups.close()
         self.tokenizers.close()
+        self.sole_use.release()
         self.database.close()
 
     async def _pass_wakeups_on(self) -> None:
@@ -133,7 +145,7 @@ class Runtime:
             kind = "chat" if request.kind == "chat" else None
             raise errors.model_not_found(request.model, self.catalogue.nearest(request.model, kind=kind))
         tokenizer = self.tokenizers.get(card)
-        ids = prompt.prompt_ids(request, tokenizer)
+        ids = prompt.prompt_ids(request, tokenizer, context_tokens=card.context_tokens)
         max_tokens = prompt.answer_tokens_max(
             request,
             prompt_tokens=len(ids),

@@ -15,10 +15,12 @@ from coordinator.accounts.service import AccountError, create_account, create_ke
 from coordinator.catalogue.cards import CatalogueError
 from coordinator.client import ClientError
 from coordinator.db import Database, DatabaseFull, DatabaseUnavailable, make_engine, migrate
+from coordinator.http_limits import LimitedHttpProtocol
 from coordinator.jobs.payloads import PayloadError
 from coordinator.main import build_app
 from coordinator.observability import configure_logging
 from coordinator.settings import Settings
+from coordinator.sole_use import InUseError
 from node_agent.protocol.messages import FRAME_BYTES_MAX
 
 BACKLOG: Final = 2048
@@ -36,7 +38,15 @@ def serve_forever(home: Path, *, host: str | None, port: int | None, log_json: b
     settings = settings.model_copy(update={"port": listener.getsockname()[1]})
     try:
         app = build_app(settings)
-    except (CatalogueError, DatabaseUnavailable, DatabaseFull, PayloadError, OSError, ValueError) as error:
+    except (
+        CatalogueError,
+        DatabaseUnavailable,
+        DatabaseFull,
+        InUseError,
+        PayloadError,
+        OSError,
+        ValueError,
+    ) as error:
         raise ClientError(str(error)) from error
     make_server(app).run(sockets=[listener])
 
@@ -56,6 +66,7 @@ def make_server(app: FastAPI, *, shutdown_seconds: int = SHUTDOWN_SECONDS) -> uv
     """The server with the limits that nodes and submitters rely on."""
     config = uvicorn.Config(
         app,
+        http=LimitedHttpProtocol,
         log_level=logging.WARNING,
         access_log=False,
         ws_max_size=FRAME_BYTES_MAX,

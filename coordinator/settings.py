@@ -32,6 +32,8 @@ class Settings(BaseSettings):
 
     # -- limits
     body_bytes_max: int = 8 << 20  # the largest prompts in use are under 2 MiB of text
+    body_seconds_max: float = 60.0  # 8 MiB at 1 Mbit/s; a slower body holds a connection for nothing
+    enrolments_per_address_max: int = 20  # in `enrolment_seconds`: a household's Macs, several tries
     answer_tokens_default: int = 4096  # bounds the hold of requests that name no limit
     template_seconds_max: float = 2.0  # real templates take under 5 ms; this stops loops
     jobs_per_account_max: int = 64  # queued or running at once; more gets 429
@@ -39,6 +41,7 @@ class Settings(BaseSettings):
 
     # -- waiting for a host
     max_wait_seconds: float = 30.0  # below the 60 s after which common proxies give up
+    max_wait_seconds_least: float = 1.0  # placing takes tens of milliseconds; "at once" means this
     max_wait_seconds_limit: float = 300.0  # what the header may ask for
     offer_seconds_max: float = 10.0  # a healthy node answers an offer in milliseconds
     attempts_max: int = 3  # a job that fails on three hosts is likely at fault itself

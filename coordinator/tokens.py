@@ -70,6 +70,7 @@ class CardTokenizer:
         self.vocabulary: Final = _vocabulary(
             self._tokenizer, added, self._special_ids, _decoder_of(source), model_vocab
         )
+        self._longest_token_bytes: Final = max(1, *map(len, self.vocabulary.pieces))
 
     @property
     def has_chat_template(self) -> bool:
@@ -80,6 +81,11 @@ class CardTokenizer:
     def vocab_size(self) -> int:
         """Ids are below this: the model's vocabulary, padding included."""
         return self.vocabulary.size
+
+    @property
+    def longest_token_bytes(self) -> int:
+        """No token stands for more bytes than this; at least 1."""
+        return self._longest_token_bytes
 
     def token_bytes(self, token_id: int) -> bytes:
         """The exact bytes of one token; empty for padding. Raises `TokenRangeError`."""

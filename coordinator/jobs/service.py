@@ -133,9 +133,9 @@ def _check_balance(session: Session, account: Account, needed_umlx: int) -> None
 
 
 def get_job(session: Session, account: Account, job_id: str) -> Job:
-    """The account's own job (an operator sees all). Raises 404: others' jobs do not exist."""
+    """The account's own job, for operators too. Raises 404: others' jobs do not exist."""
     job = session.get(Job, job_id)
-    if job is None or (job.account_id != account.id and not account.is_operator):
+    if job is None or job.account_id != account.id:
         raise errors.not_found("job", job_id)
     return job
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import time
 from typing import Annotated, Any
 
 import structlog
@@ -42,6 +44,12 @@ def start_enrolment(request: Request, body: Body) -> service.EnrolmentStarted:
     """A node shows its key; the answer has the code that its owner approves."""
     runtime = runtime_of(request)
     enrolment = parse_body(service.EnrolmentRequest, body)
+    address = request.client.host if request.client is not None else ""
+    wait_seconds = runtime.enrolment_limit.wait_seconds(address, time.monotonic())
+    if wait_seconds:
+        raise errors.rate_limited(
+            retry_after_seconds=math.ceil(wait_seconds), what="enrolments from one address"
+        )
     with runtime.database.write() as session:
         return service.start_enrolment(session, enrolment, settings=runtime.settings)
 

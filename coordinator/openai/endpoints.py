@@ -6,7 +6,6 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from fastapi import APIRouter, Request
 from sqlalchemy.exc import IntegrityError
@@ -18,7 +17,7 @@ from coordinator import errors
 from coordinator.accounts.service import Caller
 from coordinator.commits import LedgerRefusedError, Refused, Written
 from coordinator.errors import ApiError
-from coordinator.http import audience, caller_of, read_body, respond_with, runtime_of
+from coordinator.http import STATUS_CLIENT_GONE, audience, caller_of, read_body, respond_with, runtime_of
 from coordinator.jobs import service as jobs
 from coordinator.jobs.models import Job
 from coordinator.live import LiveJob
@@ -34,8 +33,6 @@ from ledger.commands import Rejected
 from node_agent.protocol.cards import ModelCard
 
 router = APIRouter()
-
-STATUS_CLIENT_GONE: Final = 499
 
 
 @dataclass(frozen=True)
@@ -99,10 +96,10 @@ async def _generate(request: Request, parse: Callable[[bytes], GenerationRequest
     caller = await caller_of(request)
     body = await read_body(request)
     max_wait_seconds = read_max_wait(request)
+    is_kept = read_on_disconnect(request)
     accepted = await accept(
         runtime, caller, body, parse, idempotency_key=read_idempotency_key(request), is_async=False
     )
-    is_kept = request.headers.get("x-mlxnet-on-disconnect", "cancel").lower() == "continue"
     stream = accepted.live.stream
     stream.readers += 1
     try:
@@ -148,7 +145,15 @@ def read_max_wait(request: Request) -> float:
         raise errors.invalid_value(
             "x-mlxnet-max-wait", f"must be seconds from 0 to {settings.max_wait_seconds_limit:g}"
         )
-    return seconds
+    return max(seconds, settings.max_wait_seconds_least)
+
+
+def read_on_disconnect(request: Request) -> bool:
+    """Whether the job goes on when its submitter leaves, from the header. Raises 400."""
+    choice = request.headers.get("x-mlxnet-on-disconnect", "cancel").lower()
+    if choice not in {"cancel", "continue"}:
+        raise errors.invalid_value("x-mlxnet-on-disconnect", "must be 'cancel' or 'continue'")
+    return choice == "continue"
 
 
 def read_idempotency_key(request: Request) -> str | None:
@@ -249,7 +254,7 @@ async def _wait_for_host(runtime: Runtime, accepted: Accepted, max_wait_seconds:
     look = runtime.dispatcher.last_look.get(live.job_id)
     why = ", ".join(f"{count} {reason}" for reason, count in look.rejected.items()) if look else ""
     error = errors.no_host_available(
-        f"none took it within {max_wait_seconds:g} s ({why or 'none is connected'})",
+        f"none took it within {max_wait_seconds:g} s ({why or _no_reason(runtime)})",
         retry_after_seconds=max(1, math.ceil(forecast)),
     )
     # Another request for the same job may be willing to wait longer.
@@ -260,6 +265,10 @@ async def _wait_for_host(runtime: Runtime, accepted: Accepted, max_wait_seconds:
     _ = await live.stream.wait_ended()
     if is_expired:
         raise error
+
+
+def _no_reason(runtime: Runtime) -> str:
+    return "none had answered yet" if runtime.fleet.channels else "none is connected"
 
 
 def _after_begin(error: ApiError, accepted: Accepted) -> ApiError:

@@ -16,13 +16,14 @@ from coordinator.template_worker import TemplateBusyError, TemplateError, Templa
 from coordinator.tokens import CardTokenizer
 
 
-def prompt_ids(request: GenerationRequest, tokenizer: CardTokenizer) -> list[int]:
+def prompt_ids(request: GenerationRequest, tokenizer: CardTokenizer, *, context_tokens: int) -> list[int]:
     """The ids of the request's prompt; all ids that the caller named are checked here.
 
     Blocks (the template runs in a worker process), so call it from a thread. Raises `ApiError`:
     400 for what the caller can mend, 500 for a broken template, 503 when no worker is free.
     """
     _check_ids(request, tokenizer.vocab_size)
+    _check_size(request, tokenizer, context_tokens)
     if request.messages is not None:
         return _chat_ids(request, tokenizer)
     prompt = request.prompt or ""
@@ -30,6 +31,22 @@ def prompt_ids(request: GenerationRequest, tokenizer: CardTokenizer) -> list[int
     if not ids:
         raise invalid_value("prompt", "it is empty once tokenised")
     return ids
+
+
+def _check_size(request: GenerationRequest, tokenizer: CardTokenizer, context_tokens: int) -> None:
+    """Refuse what is too long however it is cut, before the costly work of cutting it."""
+    if request.messages is not None:
+        param, size = "messages", sum(len(turn.content) for turn in request.messages)
+    elif isinstance(request.prompt, str):
+        param, size = "prompt", len(request.prompt)
+    else:
+        return
+    # A character is at least one byte, and no token stands for more bytes than the longest.
+    tokens_least = -(-size // tokenizer.longest_token_bytes)
+    if tokens_least > context_tokens:
+        raise context_length_exceeded(
+            prompt_tokens=tokens_least, max_tokens=1, context_tokens=context_tokens, param=param
+        )
 
 
 def answer_tokens_max(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from node_agent.protocol.cards import ModelCard
 
@@ -20,6 +20,9 @@ T = TypeVar("T")
 PROTOCOL_MAJOR: Final = 1
 PROTOCOL_MINOR: Final = 0
 FRAME_BYTES_MAX: Final = 1 << 20
+# Claims beyond these are no Mac: the largest has 512 GiB and 819 GB/s (M3 Ultra); room for later.
+MEMORY_BYTES_MAX: Final = 1 << 42
+BANDWIDTH_MAX: Final = 4 * 10**12
 
 Version = tuple[int, int]
 Fence = Annotated[int, Field(ge=1)]
@@ -79,14 +82,20 @@ class Hardware(Message):
     """What a node says of its Mac, and how much of it its owner lends: memory, and `width` attempts
     at the same time. Claims: used for placement, never for money."""
 
-    chip: str = "unknown"
-    memory_bytes: Annotated[int, Field(gt=0)]
-    lent_bytes: Annotated[int, Field(gt=0)]
-    bandwidth_bytes_per_second: Annotated[int, Field(gt=0)]
-    gpu_cores: Count = 0
+    chip: Annotated[str, Field(max_length=100)] = "unknown"
+    memory_bytes: Annotated[int, Field(gt=0, le=MEMORY_BYTES_MAX)]
+    lent_bytes: Annotated[int, Field(gt=0, le=MEMORY_BYTES_MAX)]
+    bandwidth_bytes_per_second: Annotated[int, Field(gt=0, le=BANDWIDTH_MAX)]
+    gpu_cores: Annotated[int, Field(ge=0, le=1024)] = 0
     width: Annotated[int, Field(ge=1, le=64)] = 8
-    os: str = "unknown"
+    os: Annotated[str, Field(max_length=100)] = "unknown"
     accelerated: bool = False
+
+    @model_validator(mode="after")
+    def _check_lent(self) -> Hardware:
+        if self.lent_bytes > self.memory_bytes:
+            raise ValueError("lent_bytes must not exceed memory_bytes")
+        return self
 
 
 class SlotReport(Message):

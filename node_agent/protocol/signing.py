@@ -6,6 +6,7 @@ import base64
 import hashlib
 import struct
 from collections.abc import Iterable
+from typing import Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -51,8 +52,31 @@ def tokens_digest(token_ids: Iterable[int]) -> str:
     return hashlib.sha256(struct.pack(f"<{len(ids)}I", *ids)).hexdigest()
 
 
+# Encodings of the points of small order, their sign bit masked (RFC 8032 curve; the list is that
+# of libsodium's ge25519_has_small_order). Anyone can sign for such a key.
+_SMALL_ORDER: Final = frozenset(
+    bytes.fromhex(encoded)
+    for encoded in (
+        "00" * 32,
+        "01" + "00" * 31,
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        "ec" + "ff" * 30 + "7f",
+        "ed" + "ff" * 30 + "7f",
+        "ee" + "ff" * 30 + "7f",
+    )
+)
+
+
+def is_weak_key(public_key: bytes) -> bool:
+    """Whether an Ed25519 public key is one that anybody can sign for."""
+    return public_key[:31] + bytes([public_key[31] & 0x7F]) in _SMALL_ORDER
+
+
 def is_signed_by(public_key: bytes, signature: str, statement: bytes) -> bool:
     """Whether `signature` (base64url) over `statement` was made by the key's owner."""
+    if len(public_key) != 32 or is_weak_key(public_key):
+        return False
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(decode_bytes(signature), statement)
     except (InvalidSignature, ValueError):

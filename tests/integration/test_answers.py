@@ -120,8 +120,8 @@ async def test_an_answer_streams_while_it_is_made(node: ScriptedNode, sam: httpx
     await reading.until_text("a")
     await node.say(offer, "b", offset=1)
     await reading.until_text("ab")
-    await node.finish(offer, "ab", "length")
-    assert (await reading.whole()).finish_reason == "length"
+    await node.finish(offer, "ab", "eos")
+    assert (await reading.whole()).finish_reason == "stop"
 
 
 async def test_characters_cut_into_tokens_come_whole(node: ScriptedNode, sam: httpx2.AsyncClient) -> None:

@@ -169,10 +169,10 @@ async def test_a_socket_that_comes_back_in_time_loses_and_doubles_no_token(
     resume = await node.expect(wire.Resume)
     assert (resume.job_id, resume.fence, resume.offset) == (offer.job_id, offer.fence, 3)
     await node.chunk(offer, 1, coordinator.shelf.ids("bcdef"))  # from further back than asked
-    await node.finish(offer, "abcdef", "length")
+    await node.finish(offer, "abcdef", "eos")
     await reading.whole()
-    assert (reading.text, reading.finish_reason) == ("abcdef", "length")
-    assert attempts(coordinator.database, offer.job_id) == [(1, "done", "length", 6)]
+    assert (reading.text, reading.finish_reason) == ("abcdef", "stop")
+    assert attempts(coordinator.database, offer.job_id) == [(1, "done", "stop", 6)]
     coordinator.check_books()
 
 

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.anyio
 LIES: dict[str, Callable[[ScriptedNode], dict[str, Any]]] = {
     "signature": lambda node: {"signature": node.sign(b"something else")},
     "fewer": lambda _node: {"token_count": 2},
+    "length": lambda _node: {"finish_reason": "length"},
     "digest": lambda _node: {"output_digest": "0" * 64},
     "cancelled": lambda _node: {"finish_reason": "cancelled"},
 }

@@ -222,8 +222,8 @@ async def test_a_second_reader_follows_a_running_job_from_its_offset(
     assert not node.has(wire.Cancel), "the second reader still reads"
     await node.say(offer, "d", offset=3)
     await second.until_text("bcd")
-    await node.finish(offer, "abcd", "length")
-    assert (await second.whole()).finish_reason == "length"
+    await node.finish(offer, "abcd", "eos")
+    assert (await second.whole()).finish_reason == "stop"
 
 
 async def test_events_of_an_asynchronous_job_that_waits(

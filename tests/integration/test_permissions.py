@@ -58,8 +58,10 @@ async def test_anothers_job_does_not_exist(
     assert (await pat.get("/v1/jobs")).json()["data"] == []
     removed = await pat.delete(f"/v1/nodes/{node.node_id}")
     assert error_of(removed) == (404, "node_not_found", None)
+    # Operators see the books, not what people ask.
     operator = coordinator.client("Operator")
-    assert (await operator.get(f"/v1/jobs/{job_id}")).json()["state"] == "done"
+    assert error_of(await operator.get(f"/v1/jobs/{job_id}")) == (404, "job_not_found", None)
+    assert error_of(await operator.get(f"/v1/jobs/{job_id}/result")) == (404, "job_not_found", None)
 
 
 async def test_every_route_says_who_it_is_for_and_keeps_to_it(

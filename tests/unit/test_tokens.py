@@ -101,6 +101,9 @@ def reference(folder: Path) -> PreTrainedTokenizerFast:
     )
 
 
+CONTEXT = 64
+
+
 def turns(*texts: str) -> list[ChatMessage]:
     return [ChatMessage("user", text) for text in texts]
 
@@ -256,9 +259,11 @@ def request(**fields: Any) -> GenerationRequest:
 
 def test_requests_become_prompts(card: CardTokenizer) -> None:
     chat = request(kind="chat", messages=tuple(turns("hello")))
-    assert prompt_ids(chat, card) == card.render(turns("hello"))
-    assert prompt_ids(request(kind="completion", prompt="hello"), card) == card.encode("hello")
-    assert prompt_ids(request(kind="completion", prompt=(5, 511)), card) == [5, 511]
+    assert prompt_ids(chat, card, context_tokens=CONTEXT) == card.render(turns("hello"))
+    assert prompt_ids(
+        request(kind="completion", prompt="hello"), card, context_tokens=CONTEXT
+    ) == card.encode("hello")
+    assert prompt_ids(request(kind="completion", prompt=(5, 511)), card, context_tokens=CONTEXT) == [5, 511]
 
 
 @pytest.mark.parametrize(
@@ -270,7 +275,7 @@ def test_requests_become_prompts(card: CardTokenizer) -> None:
 )
 def test_ids_beyond_the_vocabulary(card: CardTokenizer, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(errors.ApiError) as caught:
-        _ = prompt_ids(request(kind="completion", **fields), card)
+        _ = prompt_ids(request(kind="completion", **fields), card, context_tokens=CONTEXT)
     assert (caught.value.status, caught.value.code, caught.value.param) == (
         400,
         "invalid_value",
@@ -299,7 +304,11 @@ def test_template_errors_are_told_apart(
     if template is not None:
         _ = (tmp_path / "chat_template.jinja").write_text(template)
     with pytest.raises(errors.ApiError) as caught:
-        _ = prompt_ids(request(kind="chat", messages=tuple(turns("hello"))), CardTokenizer(tmp_path, workers))
+        _ = prompt_ids(
+            request(kind="chat", messages=tuple(turns("hello"))),
+            CardTokenizer(tmp_path, workers),
+            context_tokens=CONTEXT,
+        )
     assert (caught.value.status, caught.value.code) == (status, code)
 
 
@@ -316,6 +325,19 @@ def test_the_answer_must_fit_the_context() -> None:
                 wanting, prompt_tokens=prompt_tokens, context_tokens=100, default_tokens=4096
             )
         assert (caught.value.code, caught.value.param) == ("context_length_exceeded", param)
+
+
+def test_a_hopeless_prompt_is_refused_before_it_is_cut(card: CardTokenizer) -> None:
+    longest = card.longest_token_bytes
+    for wanting, param in (
+        (request(kind="completion", prompt="a" * (longest * CONTEXT + 1)), "prompt"),
+        (request(kind="chat", messages=tuple(turns("a" * longest * CONTEXT, "b"))), "messages"),
+    ):
+        with pytest.raises(errors.ApiError) as caught:
+            _ = prompt_ids(wanting, card, context_tokens=CONTEXT)
+        assert (caught.value.code, caught.value.param) == ("context_length_exceeded", param)
+    fits = request(kind="completion", prompt="a" * longest * CONTEXT)
+    assert prompt_ids(fits, card, context_tokens=CONTEXT)
 
 
 # -- a real model's ------------------------------------------------------------------------------
