@@ -252,8 +252,8 @@ class Runtime:
     # -- nodes -----------------------------------------------------------------------------------
 
     def greet(self, channel: Channel) -> None:
-        """Ask a node that just came, with nothing loaded, to make the small model ready, so that
-        its first job need not wait."""
+        """Ask a node that has nothing loaded, because it just came or its runner crashed, to make
+        the small model ready, so that its next job need not wait."""
         card = self.catalogue.resolve(GREETING_ALIAS)
         if card is None or channel.slots:
             return

@@ -157,8 +157,11 @@ async def receive_hello(socket: WebSocket, nonce: str) -> wire.Hello | None:
     return message
 
 
-async def read_frames(channel: Channel, handler: FrameHandler) -> bool:
-    """Hand every frame to `handler` until the socket closes. True if the node said goodbye."""
+async def read_frames(channel: Channel, handler: FrameHandler, on_emptied: Callable[[Channel], None]) -> bool:
+    """Hand every frame to `handler` until the socket closes. True if the node said goodbye.
+
+    `on_emptied` is called when the node has lost what it had loaded, as after a crash.
+    """
     graceful = False
     while True:
         try:
@@ -177,7 +180,9 @@ async def read_frames(channel: Channel, handler: FrameHandler) -> bool:
         match message:
             case wire.Heartbeat():
                 channel.mode, channel.free_bytes = message.mode, message.free_bytes
-                channel.slots = message.slots
+                was_loaded, channel.slots = bool(channel.slots), message.slots
+                if was_loaded and not channel.slots:
+                    on_emptied(channel)
             case wire.HoldReport():
                 channel.holds[message.card_id] = message
             case wire.Goodbye():

@@ -153,7 +153,7 @@ async def socket(websocket: WebSocket) -> None:
         runtime.relay.node_connected(channel, hello.live)
         runtime.greet(channel)
         log.info("node_connected", node_id=channel.node_id, name=channel.name)
-        graceful = await channels.read_frames(channel, runtime.relay)
+        graceful = await channels.read_frames(channel, runtime.relay, runtime.greet)
     finally:
         channel.is_closed = True
         writer.cancel()
