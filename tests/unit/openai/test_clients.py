@@ -1,4 +1,4 @@
-"""Bodies that well-known clients were seen to send, and the fields that OpenAI's own client has."""
+"""Bodies that well-known clients send (recorded, but where said), and the fields that OpenAI's own client has."""
 
 from __future__ import annotations
 
