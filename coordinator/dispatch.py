@@ -24,7 +24,7 @@ from coordinator.live import LiveJob
 from coordinator.nodes.channel import Channel, Fleet
 from coordinator.nodes.models import Slot
 from coordinator.placement.match import match
-from coordinator.placement.types import HostFacts, NotPlaced, Placed, SlotFacts
+from coordinator.placement.types import HostFacts, JobFacts, NotPlaced, Placed, SlotFacts
 from coordinator.relay import Relay
 from coordinator.reservations import AcceptedOffer, Reservation, Reservations, Wanted
 from coordinator.settings import Settings
@@ -190,12 +190,12 @@ class Dispatcher:
             session.expunge_all()
             return list(jobs), list(slots)
 
-    def judge(self, live: LiveJob) -> Placed | NotPlaced:
+    def judge(self, job: JobFacts) -> Placed | NotPlaced:
         """What placement would say now; used to refuse at once what no host could ever take."""
         with self._database.read() as session:
             slots = list(session.scalars(select(Slot)).all())
             session.expunge_all()
-        return match(live.facts(time.monotonic()), self.hosts(slots, {}))
+        return match(job, self.hosts(slots, {}))
 
     # -- reserving and offering ------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Final, Literal, TypeVar, final
 
 import structlog
@@ -186,15 +187,7 @@ class Endings:
             self.tell(attempt.node_id, wire.Settled(job_id=live.job_id, fence=attempt.fence))
         live.ended_at = time.monotonic()
         self.jobs_ended += 1
-        live.stream.end(
-            Ending(
-                finish_reason=ending.finish_reason,
-                prompt_tokens=ending.prompt_tokens,
-                output_tokens=ending.output_tokens,
-                charge_umlx=settled.charge_umlx,
-                error=error,
-            )
-        )
+        live.stream.end(replace(ending, charge_umlx=settled.charge_umlx, error=error))
         self.wake_dispatch()
 
     def _attempt_end(

@@ -233,18 +233,23 @@ class Runtime:
                 created_us=job.created_us,
             )
 
-    def refuse_hopeless(self, live: LiveJob) -> None:
+    def refuse_hopeless(self, card: ModelCard, work: Work) -> None:
         """Raise 503 at once if no host that is connected could ever take the job.
 
         With no host connected at all the job waits: they may be about to come.
         """
-        verdict = self.dispatcher.judge(live)
+        verdict = self.dispatcher.judge(
+            JobFacts(
+                job_id="",
+                card=card,
+                prompt_tokens=len(work.prompt_ids),
+                max_tokens=work.max_tokens,
+            )
+        )
         if not isinstance(verdict, NotPlaced) or verdict.is_ever or not verdict.rejected:
             return
-        if set(verdict.rejected) <= {"excluded"}:
-            return
         raise errors.no_host_available(
-            f"{live.card.id} with this prompt needs {verdict.needed_bytes} bytes of lent memory, "
+            f"{card.id} with this prompt needs {verdict.needed_bytes} bytes of lent memory, "
             f"and the largest Mac lends {verdict.largest_lent_bytes}",
             retry_after_seconds=None,
         )

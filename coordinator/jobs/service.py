@@ -17,7 +17,6 @@ from coordinator.ids import new_id
 from coordinator.jobs.models import Attempt, Job, JobEvent, JobPayload
 from coordinator.jobs.payloads import Part, PayloadBox, PayloadError
 from coordinator.jobs.schemas import Work
-from coordinator.jobs.states import LIVE_ATTEMPT_STATES
 from coordinator.settings import Settings
 from coordinator.settlement import JOB_WIDE_FENCE, rate_of
 from ledger import statements
@@ -151,13 +150,6 @@ def list_jobs(session: Session, account: Account, *, limit: int, before: str | N
 def attempts_of(session: Session, job_id: str) -> Sequence[Attempt]:
     """The job's attempts, first to last."""
     return session.scalars(select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.fence)).all()
-
-
-def live_attempt_of(session: Session, job_id: str) -> Attempt | None:
-    """The attempt that runs now, or None."""
-    return session.scalars(
-        select(Attempt).where(Attempt.job_id == job_id, Attempt.state.in_(LIVE_ATTEMPT_STATES))
-    ).one_or_none()
 
 
 def load_work(session: Session, job_id: str, payloads: PayloadBox) -> Work:

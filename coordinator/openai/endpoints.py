@@ -188,16 +188,7 @@ async def accept(
             request_digest=request.digest,
             idempotency_key=idempotency_key,
         )
-        live = runtime.make_live(
-            job_id="",
-            account_id=caller.account_id,
-            card=card,
-            tokenizer=tokenizer,
-            work=work,
-            is_async=is_async,
-            created_us=0,
-        )
-        runtime.refuse_hopeless(live)
+        runtime.refuse_hopeless(card, work)
         submitted = _submit(runtime, submission)
         job = submitted.job
         if submitted.is_replay:

@@ -6,11 +6,6 @@ Time and randomness are passed in, so that the simulator can replay them.
 from __future__ import annotations
 
 import hashlib
-import re
-from typing import Final
-
-ID_PATTERN: Final = re.compile(r"^[a-z]{2,8}_[0-9a-f]{32}$")
-NODE_ID_PATTERN: Final = re.compile(r"^node_[0-9a-f]{64}$")
 
 
 def make_id(prefix: str, *, unix_ms: int, random_bytes: bytes) -> str:
