@@ -108,16 +108,20 @@ class _Waiting:
 
 
 class GroupCommit:
-    """The writer thread of one process. Thread safe."""
+    """The writer thread of one process. Thread safe.
 
-    def __init__(self, database: Database, *, writes_max: int = WRITES_MAX) -> None:
+    Without a thread (simulation) `commit_waiting` does its work.
+    """
+
+    def __init__(self, database: Database, *, writes_max: int = WRITES_MAX, has_thread: bool = True) -> None:
         self._database: Final = database
         self._writes_max: Final = writes_max
         self._waiting: Final[queue.SimpleQueue[_Waiting | None]] = queue.SimpleQueue()
         self._lock: Final = threading.Lock()
         self._is_stopped = False
         self._thread: Final = threading.Thread(target=self._run, name="commits", daemon=True)
-        self._thread.start()
+        if has_thread:
+            self._thread.start()
         self.batches = 0
         self.writes = 0
 
@@ -153,7 +157,8 @@ class GroupCommit:
             if not self._is_stopped:
                 self._is_stopped = True
                 self._waiting.put(None)
-        self._thread.join(STOP_SECONDS_MAX)
+        if self._thread.is_alive():
+            self._thread.join(STOP_SECONDS_MAX)
 
     # -- the thread ------------------------------------------------------------------------------
 
@@ -163,17 +168,31 @@ class GroupCommit:
             first = self._waiting.get()
             if first is None:
                 return
-            batch = [first]
-            while len(batch) < self._writes_max:
-                try:
-                    following = self._waiting.get_nowait()
-                except queue.Empty:
-                    break
-                if following is None:
-                    is_open = False
-                    break
-                batch.append(following)
+            batch, is_open = self._gather(first)
             self._commit(batch)
+
+    def commit_waiting(self) -> None:
+        """Commit what was handed in, in batches, here and now. Blocking."""
+        while True:
+            try:
+                first = self._waiting.get_nowait()
+            except queue.Empty:
+                return
+            if first is not None:
+                self._commit(self._gather(first)[0])
+
+    def _gather(self, first: _Waiting) -> tuple[list[_Waiting], bool]:
+        """What waits already, and whether the writer goes on after it."""
+        batch = [first]
+        while len(batch) < self._writes_max:
+            try:
+                following = self._waiting.get_nowait()
+            except queue.Empty:
+                break
+            if following is None:
+                return batch, False
+            batch.append(following)
+        return batch, True
 
     def _commit(self, batch: Sequence[_Waiting]) -> None:
         self.batches += 1

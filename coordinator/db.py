@@ -39,6 +39,7 @@ from sqlalchemy.orm import DeclarativeBase, Session, mapped_column, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 import migrations
+from coordinator import clock
 
 BUSY_TIMEOUT_SECONDS: Final = 10.0
 LOCK_TIMEOUT_SECONDS: Final = 5.0
@@ -294,7 +295,7 @@ def database_now_us(session: Session | Connection) -> int:
     """The database's clock in UTC microseconds, the moment this statement runs."""
     connection = session.connection() if isinstance(session, Session) else session
     if connection.dialect.name == "sqlite":
-        return time.time_ns() // 1000
+        return clock.wall_us()
     answer = connection.execute(text("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"))
     return cast("int", answer.scalar_one())
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ import structlog
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
+from coordinator import clock
 from coordinator.commits import GroupCommit
 from coordinator.db import Database
 from coordinator.endings import Endings
@@ -118,7 +118,7 @@ class Dispatcher:
             live = await self._placeable(job_id)
             if live is None:
                 continue
-            choice = match(live.facts(time.monotonic()), self.hosts(slots, taken))
+            choice = match(live.facts(clock.monotonic()), self.hosts(slots, taken))
             if isinstance(choice, NotPlaced):
                 waiting[job_id] = choice
                 continue
@@ -145,7 +145,7 @@ class Dispatcher:
 
     def hosts(self, slots: Sequence[Slot], taken: dict[str, int]) -> list[HostFacts]:
         """The connected nodes as placement sees them; `taken` are seats taken in this round."""
-        now = time.monotonic()
+        now = clock.monotonic()
         by_node: dict[str, list[Slot]] = {}
         for slot in slots:
             by_node.setdefault(slot.node_id, []).append(slot)
@@ -247,7 +247,7 @@ class Dispatcher:
             return
         if declined is not None:
             pause = BUSY_PAUSE_SECONDS if declined == "busy" else OFFER_DECLINES_PAUSE_SECONDS
-            live.excluded[node_id] = time.monotonic() + pause
+            live.excluded[node_id] = clock.monotonic() + pause
             log.info("offer_declined", job_id=live.job_id, node_id=node_id, reason=declined)
             self._endings.drop_attempt(live, "declined", declined, is_fault=False)
             return

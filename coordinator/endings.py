@@ -7,7 +7,6 @@ here, and only after the commit. All methods run on the event loop's thread.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeVar, final
@@ -15,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar, final
 import structlog
 from sqlalchemy.orm import Session
 
-from coordinator import errors, settlement
+from coordinator import clock, errors, settlement
 from coordinator.commits import GroupCommit, LedgerRefusedError, Write, Written
 from coordinator.errors import ApiError
 from coordinator.jobs.payloads import PayloadBox
@@ -72,7 +71,7 @@ class Endings:
             return
         if not attempt.answered.done():
             attempt.answered.set_result("busy")
-        now = time.monotonic()
+        now = clock.monotonic()
         live.failed_attempts += is_fault
         if is_fault:
             live.excluded[attempt.node_id] = now + self._settings.fault_pause_seconds
@@ -185,7 +184,7 @@ class Endings:
             if not attempt.answered.done():
                 attempt.answered.set_result("busy")
             self.tell(attempt.node_id, wire.Settled(job_id=live.job_id, fence=attempt.fence))
-        live.ended_at = time.monotonic()
+        live.ended_at = clock.monotonic()
         self.jobs_ended += 1
         live.stream.end(replace(ending, charge_umlx=settled.charge_umlx, error=error))
         self.wake_dispatch()

@@ -6,11 +6,11 @@ Everything here lives in memory only and on the event loop's thread.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, final
 
+from coordinator import clock
 from coordinator.answer import AnswerText
 from coordinator.jobs.schemas import Work
 from coordinator.jobs.stream import Ending, JobStream
@@ -28,7 +28,7 @@ class LiveAttempt:
     deadline_seconds: float
     answered: asyncio.Future[wire.DeclineReason | None]
     received: list[int] = field(default_factory=list[int])
-    last_progress_at: float = field(default_factory=time.monotonic)
+    last_progress_at: float = field(default_factory=clock.monotonic)
     progress: wire.Progress | None = None
     accepted_us: int | None = None
     first_token_us: int | None = None
@@ -117,7 +117,7 @@ class LiveJobs:
 
         `unknown_seconds` where nothing runs that could tell.
         """
-        now = time.time_ns() // 1000
+        now = clock.wall_us()
         left = [unknown_seconds]
         for live in self._jobs.values():
             first_us = live.attempt.first_token_us if live.attempt is not None else None

@@ -8,13 +8,12 @@ run on the event loop's thread.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 from typing import Final, Literal, final
 
 import structlog
 
-from coordinator import errors
+from coordinator import clock, errors
 from coordinator.endings import Endings
 from coordinator.errors import ApiError
 from coordinator.jobs.stream import Delta
@@ -127,7 +126,7 @@ class Relay:
                     attempt.answered.set_result(message.reason)
             case wire.Progress():
                 if attempt.progress is None or message != attempt.progress:
-                    attempt.last_progress_at = time.monotonic()
+                    attempt.last_progress_at = clock.monotonic()
                 attempt.progress = message
             case wire.Chunk():
                 self._chunk(channel, live, attempt, message)
@@ -153,8 +152,8 @@ class Relay:
     def _accepted(self, live: LiveJob, attempt: LiveAttempt) -> None:
         if attempt.answered.done():
             return
-        attempt.accepted_us = time.time_ns() // 1000
-        attempt.last_progress_at = time.monotonic()
+        attempt.accepted_us = clock.wall_us()
+        attempt.last_progress_at = clock.monotonic()
         attempt.answered.set_result(None)
         live.stream.accept()
 
@@ -179,9 +178,9 @@ class Relay:
         except ValueError:
             self._refuse(live, attempt, "bad_chunk")
             return
-        attempt.last_progress_at = time.monotonic()
+        attempt.last_progress_at = clock.monotonic()
         if attempt.first_token_us is None:
-            attempt.first_token_us = time.time_ns() // 1000
+            attempt.first_token_us = clock.wall_us()
         taken = ids[: live.answer.completion_tokens - len(live.token_ids)]
         attempt.received.extend(taken)
         live.token_ids.extend(taken)
@@ -256,7 +255,7 @@ class Relay:
                 is_charged=False,
             )
         elif message.code == "reclaimed":
-            live.excluded[attempt.node_id] = time.monotonic() + self._settings.node_lost_seconds
+            live.excluded[attempt.node_id] = clock.monotonic() + self._settings.node_lost_seconds
             self._endings.drop_attempt(live, "reclaimed", "owner_returned", is_fault=False)
         else:
             self._endings.drop_attempt(live, "failed", message.code, is_fault=True)
@@ -284,14 +283,14 @@ class Relay:
             if graceful:
                 self._endings.drop_attempt(live, "lost", "node_left", is_fault=False)
             else:
-                attempt.gone_since = time.monotonic()
+                attempt.gone_since = clock.monotonic()
 
     async def sweep_forever(self) -> None:
         """End attempts that stopped making progress; forget streams that ended long ago."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
-                self.sweep(time.monotonic())
+                self.sweep(clock.monotonic())
             except Exception:
                 log.exception("sweep_failed")
 

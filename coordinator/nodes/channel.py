@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from typing import Final, Protocol
 import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from coordinator import clock
 from node_agent.protocol import messages as wire
 from node_agent.protocol.signing import encode_bytes
 
@@ -46,8 +45,8 @@ class Channel:
     free_bytes: int = 0
     slots: tuple[wire.SlotReport, ...] = ()
     holds: dict[str, wire.HoldReport] = field(default_factory=dict[str, wire.HoldReport])
-    heard_at: float = field(default_factory=time.monotonic)
-    connected_at: float = field(default_factory=time.monotonic)
+    heard_at: float = field(default_factory=clock.monotonic)
+    connected_at: float = field(default_factory=clock.monotonic)
     is_closed: bool = False
     is_leaving: bool = False
     _control: deque[wire.Message] = field(default_factory=deque[wire.Message])
@@ -132,7 +131,7 @@ class Fleet:
 
 def make_nonce() -> str:
     """A challenge: 32 random bytes, base64url."""
-    return encode_bytes(secrets.token_bytes(32))
+    return encode_bytes(clock.random_bytes(32))
 
 
 def choose_protocol(hello: wire.Hello) -> wire.Version | None:
@@ -176,7 +175,7 @@ async def read_frames(channel: Channel, handler: FrameHandler, on_emptied: Calla
             log.warning("bad_frame", node_id=channel.node_id, error=str(error))
             await channel.close(CLOSE_BAD_FRAME, "malformed frame")
             return False
-        channel.heard_at = time.monotonic()
+        channel.heard_at = clock.monotonic()
         match message:
             case wire.Heartbeat():
                 channel.mode, channel.free_bytes = message.mode, message.free_bytes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import time
 from typing import Annotated, Any
 
 import structlog
@@ -14,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from coordinator import errors
+from coordinator import clock, errors
 from coordinator.http import audience, identify, parse_body, read_body, runtime_of
 from coordinator.nodes import channel as channels
 from coordinator.nodes import service
@@ -45,7 +44,7 @@ def start_enrolment(request: Request, body: Body) -> service.EnrolmentStarted:
     runtime = runtime_of(request)
     enrolment = parse_body(service.EnrolmentRequest, body)
     address = request.client.host if request.client is not None else ""
-    wait_seconds = runtime.enrolment_limit.wait_seconds(address, time.monotonic())
+    wait_seconds = runtime.enrolment_limit.wait_seconds(address, clock.monotonic())
     if wait_seconds:
         raise errors.rate_limited(
             retry_after_seconds=math.ceil(wait_seconds), what="enrolments from one address"
