@@ -119,6 +119,7 @@ class Reservations:
                 fence=job.fence,
                 node_id=choice.node_id,
                 slot_id=slot_id,
+                owner_account_id=session.scalar(select(Node.account_id).where(Node.id == choice.node_id)),
                 state="offered",
                 forecast_ms=math.ceil(choice.forecast.total_seconds * 1000),
                 offered_us=now_us,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     ForeignKey,
     Index,
@@ -27,6 +28,7 @@ class Job(Base):
     __table_args__ = (
         UniqueConstraint("account_id", "idempotency_key"),
         CheckConstraint("charge_umlx <= bound_umlx", name="charge_within_bound"),
+        CheckConstraint("fee_ppm BETWEEN 0 AND 1000000", name="fee_within_charge"),
         Index(
             "ix_jobs_queue",
             "created_us",
@@ -55,6 +57,11 @@ class Job(Base):
     request_digest: Mapped[str] = mapped_column(String(64))
     output_digest: Mapped[str | None] = mapped_column(String(64))
     hold_id: Mapped[str | None] = mapped_column(String(36), unique=True)
+    payer: Mapped[str] = mapped_column(String(128))
+    """The ledger account whose hold pays: the submitter's, or a pool's for public work."""
+    rate_card_id: Mapped[str] = mapped_column(String(64))
+    fee_ppm: Mapped[int] = mapped_column(Integer)
+    factor_ppm: Mapped[int] = mapped_column(Integer)
     bound_umlx: Mapped[int] = mapped_column(BigInteger)
     charge_umlx: Mapped[int] = mapped_column(BigInteger, default=0)
     fence: Mapped[int] = mapped_column(Integer, default=0)
@@ -69,6 +76,7 @@ class Attempt(Base):
     __tablename__ = "attempts"
     __table_args__ = (
         UniqueConstraint("job_id", "fence"),
+        CheckConstraint("received_tokens BETWEEN 0 AND delivered_tokens", name="received_within_delivered"),
         Index(
             "uq_attempts_one_live",
             "job_id",
@@ -86,8 +94,17 @@ class Attempt(Base):
     state: Mapped[str] = mapped_column(String(12))
     reason: Mapped[str | None] = mapped_column(String(40))
     forecast_ms: Mapped[int] = mapped_column(BigInteger)
+    owner_account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"), index=True)
+    """Who owned the node when the attempt was offered, and is paid for it."""
+    is_held: Mapped[bool] = mapped_column(Boolean, default=False)
+    is_linked: Mapped[bool] = mapped_column(Boolean, default=False)
+    check_result: Mapped[str] = mapped_column(String(10), default="none")
     delivered_tokens: Mapped[int] = mapped_column(Integer, default=0)
+    received_tokens: Mapped[int] = mapped_column(Integer, default=0)
     share_umlx: Mapped[int] = mapped_column(BigInteger, default=0)
+    reading_umlx: Mapped[int] = mapped_column(BigInteger, default=0)
+    """What the pool paid for reading the prompt once more."""
+    zero_reason: Mapped[str | None] = mapped_column(String(20))
     node_signature: Mapped[str | None] = mapped_column(String(100))
     offered_us: Mapped[int] = mapped_column(BigInteger)
     accepted_us: Mapped[int | None] = mapped_column(BigInteger)

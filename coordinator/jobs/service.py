@@ -21,7 +21,8 @@ from coordinator.settings import Settings
 from coordinator.settlement import JOB_WIDE_FENCE, rate_of
 from ledger import statements
 from ledger.commands import OpenHold, settlement_id
-from ledger.pricing import bound_umlx
+from ledger.pricing import PER_MILLION, bound_umlx
+from ledger.ratecard import CARD
 from node_agent.protocol.cards import ModelCard
 
 LIST_MAX: Final = 100
@@ -118,6 +119,10 @@ def _new_job(submission: Submission, *, now_us: int) -> Job:
         idempotency_key=submission.idempotency_key,
         request_digest=submission.request_digest,
         hold_id=str(settlement_id(job_id, JOB_WIDE_FENCE, "hold")),
+        payer=f"user:{submission.account_id}",
+        rate_card_id=CARD.id,
+        fee_ppm=CARD.fees.fee_ppm,
+        factor_ppm=PER_MILLION,
         bound_umlx=bound_umlx(rate_of(card.price), len(work.prompt_ids), work.max_tokens),
         created_us=now_us,
     )

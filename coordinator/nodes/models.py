@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Integer, String, UniqueConstraint
+from sqlalchemy import BigInteger, Boolean, CheckConstraint, ForeignKey, Integer, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from coordinator.db import Base, PortableJson
@@ -20,6 +20,7 @@ class Enrolment(Base):
     node_id: Mapped[str] = mapped_column(String(69), index=True)
     public_key: Mapped[str] = mapped_column(String(43))
     name: Mapped[str] = mapped_column(String(100))
+    device: Mapped[str] = mapped_column(String(64))
     hardware: Mapped[dict[str, Any]] = mapped_column(PortableJson)
     state: Mapped[str] = mapped_column(String(10))
     account_id: Mapped[str | None] = mapped_column(ForeignKey("accounts.id"))
@@ -42,7 +43,16 @@ class Node(Base):
     name: Mapped[str] = mapped_column(String(100))
     state: Mapped[str] = mapped_column(String(12))
     state_reason: Mapped[str | None] = mapped_column(String(40))
+    device: Mapped[str] = mapped_column(String(64), index=True)
+    """Digest of the Mac's own identity, so that one Mac counts once whatever nodes it was."""
     seat: Mapped[str] = mapped_column(String(10), default="idle")
+    wanted_seat: Mapped[str] = mapped_column(String(10), default="idle")
+    promised_seconds_per_day: Mapped[int] = mapped_column(Integer, default=0)
+    promised_days: Mapped[int] = mapped_column(Integer, default=0)
+    owner_may_interrupt: Mapped[bool] = mapped_column(Boolean, default=True)
+    checks_passed: Mapped[int] = mapped_column(Integer, default=0)
+    """Valid checked results since the last failed one."""
+    first_lent_us: Mapped[int | None] = mapped_column(BigInteger)
     hardware: Mapped[dict[str, Any]] = mapped_column(PortableJson)
     lent_bytes: Mapped[int] = mapped_column(BigInteger)
     reserved_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
@@ -82,3 +92,17 @@ class DispatcherLease(Base):
     holder: Mapped[str] = mapped_column(String(64))
     epoch: Mapped[int] = mapped_column(BigInteger)
     expires_us: Mapped[int] = mapped_column(BigInteger)
+
+
+class DeviceHealth(Base):
+    """What a Mac did wrong lately, whatever node it goes by: it is given work again by degrees."""
+
+    __tablename__ = "device_health"
+    __table_args__ = (CheckConstraint("faults >= 0", name="faults_not_negative"),)
+
+    device: Mapped[str] = mapped_column(String(64), primary_key=True)
+    faults: Mapped[int] = mapped_column(Integer)
+    """Faults in a row since the last good result."""
+    last_fault: Mapped[str] = mapped_column(String(40))
+    last_fault_us: Mapped[int] = mapped_column(BigInteger)
+    paused_until_us: Mapped[int] = mapped_column(BigInteger)

@@ -98,6 +98,7 @@ def start_enrolment(session: Session, request: EnrolmentRequest, *, settings: Se
             node_id=node_id,
             public_key=request.public_key,
             name=request.name,
+            device=node_id.removeprefix("node_"),
             hardware=request.hardware.model_dump(mode="json"),
             state="pending",
             created_us=now_us,
@@ -138,7 +139,13 @@ def approve(session: Session, account_id: str, code: str) -> Node:
     hardware = wire.Hardware.model_validate(row.hardware)
     node = session.get(Node, row.node_id)
     if node is None:
-        node = Node(id=row.node_id, public_key=row.public_key, created_us=now_us, reserved_bytes=0)
+        node = Node(
+            id=row.node_id,
+            public_key=row.public_key,
+            device=row.device,
+            created_us=now_us,
+            reserved_bytes=0,
+        )
         session.add(node)
     node.account_id, node.name, node.hardware = account_id, row.name, row.hardware
     node.state, node.state_reason, node.revoked_us = "offline", None, None

@@ -55,6 +55,7 @@ def expired(database: Database) -> Database:
                     node_id="node_" + "0" * 64,
                     public_key="0" * 43,
                     name="Mac",
+                    device="0" * 64,
                     hardware={},
                     state="pending",
                     created_us=0,
