@@ -37,6 +37,7 @@ from coordinator.openai.request import GenerationRequest
 from coordinator.openai.results import whole_result
 from coordinator.placement.match import plan_slot
 from coordinator.placement.types import JobFacts, NotPlaced
+from coordinator.policy.rate_cards import ensure_first_card
 from coordinator.relay import Relay
 from coordinator.settings import Settings
 from coordinator.sole_use import InUseError, SoleUse
@@ -66,6 +67,8 @@ class Runtime:
             engine.dispose()
             raise
         self.database: Final = Database(engine)
+        with self.database.write() as session:
+            ensure_first_card(session, self.database.now_us(session))
         self.commits: Final = GroupCommit(self.database)
         self.catalogue: Final[Catalogue] = load_catalogue(settings.catalogue_dirs)
         self.payloads: Final = PayloadBox.from_file(settings.home / "payload.key")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Final, Literal
+from functools import cached_property
+from typing import Any, Final, Literal, Self, cast
 
 from ledger.pricing import PER_MILLION, Rate, divide_nearest
 
@@ -186,19 +188,82 @@ class RateCard:
             "audited": self.availability.audited_ppm,
         }[trust]
 
-    @property
+    @cached_property
     def body(self) -> str:
         """Canonical JSON of the card: sorted keys, no spaces, integers only."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
 
-    @property
+    @cached_property
     def id(self) -> str:
         """SHA-256 of the body, 64 hex digits."""
         return hashlib.sha256(self.body.encode("ascii")).hexdigest()
 
+    @classmethod
+    def from_body(cls, body: str) -> Self:
+        """The card that a JSON text describes; the inverse of `body`, in any order and spacing.
+
+        Every part and every rate must be there: a rate left out would silently be today's default.
+        Raises ValueError, naming the field, if one is missing, unknown or not allowed.
+        """
+        try:
+            found: object = json.loads(body)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(f"the card is not JSON: {error}") from None
+        whole = _fields_of("the card", found, {"version", *_PARTS})
+        parts = {name: _part(name, kind, whole[name]) for name, kind in _PARTS.items()}
+        return cls(version=_whole("version", whole["version"]), **cast("dict[str, Any]", parts))
+
+
+_PARTS: Final[Mapping[str, type[Any]]] = {
+    "prices": PriceRates,
+    "fees": FeeRates,
+    "availability": AvailabilityRates,
+    "seats": SeatRules,
+    "policy": PolicyRates,
+}
+
+
+def _fields_of(name: str, found: object, wanted: set[str]) -> dict[str, object]:
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} must be an object, as in {{...}}")  # noqa: TRY004 - one error for bad input
+    whole = cast("dict[str, object]", found)
+    for field_name in sorted(wanted - whole.keys()):
+        raise ValueError(f"{field_name} is missing in {name}")
+    for field_name in sorted(whole.keys() - wanted):
+        raise ValueError(f"{field_name} is no field of {name}; remove it")
+    return whole
+
+
+def _part(name: str, kind: type[Any], found: object) -> object:
+    values = _fields_of(name, found, {field.name for field in fields(kind)})
+    return kind(
+        **{
+            field_name: _levels(value) if field_name == "service_levels" else _whole(field_name, value)
+            for field_name, value in values.items()
+        }
+    )
+
+
+def _whole(name: str, value: object) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{name} must be an integer, not {value!r}")
+    return value
+
+
+def _levels(value: object) -> tuple[tuple[int, ...], ...]:
+    """Pairs of integers as tuples, as the card holds them."""
+    items = cast("list[object]", value) if isinstance(value, list) else [None]
+    levels: list[tuple[int, ...]] = []
+    for item in items:
+        pair = cast("list[object]", item) if isinstance(item, list) else []
+        if len(pair) != 2:
+            raise ValueError("service_levels must be a list of pairs [least part in ppm, factor in ppm]")
+        levels.append(tuple(_whole("service_levels", part) for part in pair))
+    return tuple(levels)
+
 
 CARD: Final = RateCard(version=1)
-"""The card in force."""
+"""The first card, in force until another one is announced and its day has come."""
 
 
 def prices_for(bytes_read_per_token: int, bytes_resident: int, card: RateCard = CARD) -> Rate:
@@ -264,7 +329,7 @@ def split_fee(fee_umlx: int, card: RateCard = CARD) -> FeeSplit:
 def changes(old: RateCard, new: RateCard) -> dict[str, tuple[object, object]]:
     """Every rate that differs, as `part.name` to (old, new)."""
     found: dict[str, tuple[object, object]] = {}
-    for part in ("prices", "fees", "availability", "seats", "policy"):
+    for part in _PARTS:
         before, after = getattr(old, part), getattr(new, part)
         for field in fields(before):
             pair = (getattr(before, field.name), getattr(after, field.name))

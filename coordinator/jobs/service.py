@@ -17,12 +17,13 @@ from coordinator.ids import new_id
 from coordinator.jobs.models import Attempt, Job, JobEvent, JobPayload
 from coordinator.jobs.payloads import Part, PayloadBox, PayloadError
 from coordinator.jobs.schemas import Work
+from coordinator.policy.rate_cards import card_in_force
 from coordinator.settings import Settings
 from coordinator.settlement import JOB_WIDE_FENCE, rate_of
 from ledger import statements
 from ledger.commands import OpenHold, settlement_id
 from ledger.pricing import PER_MILLION, bound_umlx
-from ledger.ratecard import CARD
+from ledger.ratecard import RateCard
 from node_agent.protocol.cards import ModelCard
 
 LIST_MAX: Final = 100
@@ -84,7 +85,7 @@ def submit(
     if (under_way or 0) >= settings.jobs_per_account_max:
         raise errors.rate_limited(retry_after_seconds=5, what=f"{settings.jobs_per_account_max} jobs at once")
     now_us = database_now_us(session)
-    job = _new_job(submission, now_us=now_us)
+    job = _new_job(submission, card_in_force(session, now_us), now_us=now_us)
     _check_balance(session, account, job.bound_umlx)
     wrapped, ciphertext = payloads.seal(submission.work.to_bytes(), job_id=job.id, part="request")
     session.add(job)
@@ -102,7 +103,7 @@ def submit(
     return Written(Submitted(job, is_replay=False), (hold,))
 
 
-def _new_job(submission: Submission, *, now_us: int) -> Job:
+def _new_job(submission: Submission, rates: RateCard, *, now_us: int) -> Job:
     card, work = submission.card, submission.work
     job_id = new_id("job")
     return Job(
@@ -120,8 +121,8 @@ def _new_job(submission: Submission, *, now_us: int) -> Job:
         request_digest=submission.request_digest,
         hold_id=str(settlement_id(job_id, JOB_WIDE_FENCE, "hold")),
         payer=f"user:{submission.account_id}",
-        rate_card_id=CARD.id,
-        fee_ppm=CARD.fees.fee_ppm,
+        rate_card_id=rates.id,
+        fee_ppm=rates.fees.fee_ppm,
         factor_ppm=PER_MILLION,
         bound_umlx=bound_umlx(rate_of(card.price), len(work.prompt_ids), work.max_tokens),
         created_us=now_us,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import FrozenInstanceError, replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -32,6 +34,54 @@ GB = 10**9
 def test_the_card_in_force_has_this_digest() -> None:
     """Published: jobs name it. A changed rate needs a new version and a new line here."""
     assert (CARD.version, CARD.id) == (1, "fc541098f018f881ea8591553be4b78beab87b0033b360ca84b9b01606ae4c48")
+
+
+def test_a_card_is_read_back_from_its_body_in_any_order_and_spacing() -> None:
+    other = replace(CARD, version=7, fees=FeeRates(fee_ppm=1, treasury_ppm=600_000))
+    for card in (CARD, other):
+        assert RateCard.from_body(card.body) == card
+        loose = json.dumps(dict(reversed(json.loads(card.body).items())), indent=2)
+        assert RateCard.from_body(loose).id == card.id
+
+
+GONE = object()
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value", "said"),
+    [
+        (None, "version", GONE, "version is missing"),
+        (None, "fees", GONE, "fees is missing"),
+        ("fees", "fee_ppm", GONE, "fee_ppm is missing in fees"),
+        ("fees", "bonus_ppm", 1, "bonus_ppm is no field of fees"),
+        (None, "extra", {}, "extra is no field"),
+        (None, "version", True, "version must be an integer"),
+        ("prices", "minimum_umlx", [1], "minimum_umlx must be an integer"),
+        ("prices", "minimum_umlx", 1.0, "minimum_umlx must be an integer"),
+        ("prices", "minimum_umlx", "1", "minimum_umlx must be an integer"),
+        ("prices", "minimum_umlx", -1, "minimum_umlx must be an integer"),
+        (None, "seats", [], "seats must be an object"),
+        ("fees", "treasury_ppm", 0, "must sum to 1000000"),
+        ("availability", "service_levels", 3, "service_levels must be a list of pairs"),
+        ("availability", "service_levels", [[1]], "service_levels must be a list of pairs"),
+        ("availability", "service_levels", [[1, 0.5]], "service_levels must be an integer"),
+    ],
+)
+def test_a_bad_body_is_refused_by_name(part: str | None, name: str, value: object, said: str) -> None:
+    card: dict[str, Any] = json.loads(CARD.body)
+    target: dict[str, Any] = card if part is None else card[part]
+    if value is GONE:
+        del target[name]
+    else:
+        target[name] = value
+    with pytest.raises(ValueError, match=said):
+        RateCard.from_body(json.dumps(card))
+
+
+@pytest.mark.parametrize("body", ["", "[]", "{", "[" * 100_000])
+def test_what_is_no_object_is_refused(body: str) -> None:
+    with pytest.raises(ValueError, match="the card"):
+        RateCard.from_body(body)
 
 
 def test_any_changed_rate_changes_the_id() -> None:
