@@ -16,6 +16,8 @@ class Account(Base):
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     name: Mapped[str] = mapped_column(String(100), unique=True)
     is_operator: Mapped[bool] = mapped_column(Boolean, default=False)
+    may_ask_commons: Mapped[bool] = mapped_column(Boolean, default=False)
+    """Whether its jobs may be public work, which the availability pool pays for."""
     created_us: Mapped[int] = mapped_column(BigInteger)
 
     @property

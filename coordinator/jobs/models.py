@@ -37,6 +37,12 @@ class Job(Base):
             postgresql_where=text("state = 'queued'"),
         ),
         Index("ix_jobs_account_created", "account_id", "created_us"),
+        Index(
+            "ix_jobs_commons",
+            "created_us",
+            sqlite_where=text("payer = 'pool:availability'"),
+            postgresql_where=text("payer = 'pool:availability'"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
