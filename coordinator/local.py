@@ -217,7 +217,8 @@ class LocalNetwork:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env=self._environment(),
+            # Each stands for a Mac of its own; by themselves they would be told as one.
+            env=self._environment() | {"MLXNODE_DEVICE_ID": str(home)},
             start_new_session=True,
         )
         self.nodes.append(LocalNode(name, owner, home, process))

@@ -7,9 +7,10 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 import structlog
 
@@ -28,13 +29,17 @@ from node_agent.events import (
     Lane,
     LinkDown,
     LinkUp,
+    SelfTestEnded,
     Send,
     StartRun,
     StartRunner,
+    StartSelfTest,
     StopRun,
+    StopSelfTest,
     Tick,
 )
 from node_agent.hardware.facts import free_disk_bytes, free_memory_bytes, version_of
+from node_agent.hardware.self_test_child import run_self_test
 from node_agent.identity import Identity
 from node_agent.link import Link
 from node_agent.models.store import ModelStore
@@ -49,7 +54,7 @@ log = structlog.get_logger()
 
 TICK_SECONDS: Final = 0.25
 STATUS_SECONDS: Final = 1.0
-CAPABILITIES: Final = ("chat", "completion", "logprobs", "resume")
+CAPABILITIES: Final = ("chat", "completion", "logprobs", "resume", "self_test")
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class NodeParts:
     store: ModelStore
     core: CoreSettings
     link: LinkSettings
+    device: str | None = None
 
 
 def hello_of(
@@ -84,6 +90,7 @@ def hello_of(
         mlx_version=version_of("mlx"),
         mlx_lm_version=version_of("mlx-lm"),
         capabilities=CAPABILITIES,
+        device=parts.device,
         hardware=parts.hardware,
         slots=slots,
         live=live,
@@ -101,6 +108,7 @@ class Agent:
         self._hosts: dict[int, RunnerHost] = {}
         self._host_tasks: dict[int, asyncio.Task[None]] = {}
         self._fetches: dict[str, asyncio.Task[None]] = {}
+        self._self_test: asyncio.Task[None] | None = None
         self._side_tasks: set[asyncio.Task[None]] = set()
         self._heartbeat_seconds = 5.0
         self._welcomed = asyncio.Event()
@@ -180,13 +188,24 @@ class Agent:
                 self._aside(self._hosts[generation].close())
             case FetchModel():
                 self._fetch(instruction)
+            case StartSelfTest():
+                self._self_test = self._aside(self._measure_memory(instruction))
+            case StopSelfTest():
+                if self._self_test is not None:
+                    self._self_test.cancel()
             case Drained():
                 if self._done is not None and not self._done.done():
                     self._done.set_result(None)
 
-    def _aside(self, work: object) -> None:
-        assert asyncio.iscoroutine(work)
-        self._side_tasks.add(self._watched(asyncio.create_task(work)))
+    def _aside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._watched(asyncio.create_task(work))
+        self._side_tasks.add(task)
+        return task
+
+    async def _measure_memory(self, start: StartSelfTest) -> None:
+        accelerated = self._parts.hardware.accelerated
+        result = await run_self_test(start.test, start.size_bytes, accelerated=accelerated)
+        self._dispatch(SelfTestEnded(start.test.nonce, result))
 
     def _start_runner(self, start: StartRunner) -> None:
         log.info("runner_starting", card=start.card.id)
@@ -230,12 +249,14 @@ class Agent:
         self._dispatch(LinkUp())
         self._welcomed.set()
 
-    def on_link_down(self) -> None:
+    def on_link_down(self, silent_seconds: float) -> None:
         self._welcomed.clear()
-        self._dispatch(LinkDown())
+        self._dispatch(LinkDown(silent_seconds))
 
     def on_frame(self, message: wire.ToNode) -> None:
         fetch_bytes = 0
+        if isinstance(message, wire.SelfTest):
+            self._measure()
         if isinstance(message, wire.Offer | wire.Hold):
             self._measure()
             fetch_bytes = self._parts.store.disk_bytes_needed(message.card)

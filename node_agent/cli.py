@@ -183,6 +183,7 @@ def _enrol(place: Path, origin: str, name: str | None, hardware: Hardware, as_js
     import httpx2
 
     from node_agent import enrolment
+    from node_agent.hardware.device import device_of
     from node_agent.identity import load_identity
     from node_agent.settings import NodeConfig
 
@@ -190,7 +191,8 @@ def _enrol(place: Path, origin: str, name: str | None, hardware: Hardware, as_js
     called = name or platform.node().split(".")[0] or "node"
     try:
         with httpx2.Client(timeout=enrolment.HTTP_TIMEOUT) as client:
-            started = enrolment.start(client, origin, identity, called, hardware)
+            device = device_of(origin)
+            started = enrolment.start(client, origin, identity, called, hardware, device=device)
             _say(
                 f"approve with: mlx-network nodes approve {started.code}",
                 as_json,

@@ -44,7 +44,15 @@ class Outcome(BaseModel):
     name: str | None = None
 
 
-def start(client: httpx2.Client, origin: str, identity: Identity, name: str, hardware: Hardware) -> Started:
+def start(
+    client: httpx2.Client,
+    origin: str,
+    identity: Identity,
+    name: str,
+    hardware: Hardware,
+    *,
+    device: str | None = None,
+) -> Started:
     """Ask to join. Raises `EnrolmentError`."""
     nonce = encode_bytes(secrets.token_bytes(24))
     statement = enrolment_statement(audience=origin, public_key=identity.public_key, nonce=nonce)
@@ -53,6 +61,7 @@ def start(client: httpx2.Client, origin: str, identity: Identity, name: str, har
         "nonce": nonce,
         "signature": identity.sign(statement),
         "name": name,
+        "device": device,
         "hardware": hardware.model_dump(mode="json"),
     }
     try:

@@ -17,6 +17,8 @@ from node_agent.protocol.messages import (
     Goodbye,
     HoldReport,
     Progress,
+    SelfTest,
+    SelfTestResult,
     ToNode,
 )
 from node_agent.runner.messages import FromRunner, Run
@@ -31,7 +33,12 @@ class LinkUp:
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """The socket is gone; whatever was queued on it may be lost."""
+    """The socket is gone; whatever was queued on it may be lost.
+
+    `silent_seconds`: how long nothing had been heard from the coordinator by then.
+    """
+
+    silent_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +110,14 @@ class DrainRequested:
     reason: Literal["shutdown", "sleep", "leave"] = "shutdown"
 
 
+@dataclass(frozen=True, slots=True)
+class SelfTestEnded:
+    """The measuring child has ended; None if it found nothing."""
+
+    nonce: str
+    result: SelfTestResult | None
+
+
 Event = (
     LinkUp
     | LinkDown
@@ -115,6 +130,7 @@ Event = (
     | RunnerExited
     | Tick
     | DrainRequested
+    | SelfTestEnded
 )
 
 # -- instructions --------------------------------------------------------------------------------
@@ -127,7 +143,7 @@ class Lane(Enum):
     DATA = "data"
 
 
-Outgoing = Accept | Decline | Progress | Chunk | Finished | Failed | HoldReport | Goodbye
+Outgoing = Accept | Decline | Progress | Chunk | Finished | Failed | HoldReport | SelfTestResult | Goodbye
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +190,31 @@ class StopRun:
 
 
 @dataclass(frozen=True, slots=True)
+class StartSelfTest:
+    """Measure over an array of `size_bytes` in a child; answer with `SelfTestEnded`."""
+
+    test: SelfTest
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopSelfTest:
+    """End the measuring child at once; no answer is needed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Drained:
     """Nothing runs and everything that could be said was said: the node may close."""
 
 
-Instruction = Send | FetchModel | StartRunner | CloseRunner | StartRun | StopRun | Drained
+Instruction = (
+    Send
+    | FetchModel
+    | StartRunner
+    | CloseRunner
+    | StartRun
+    | StopRun
+    | StartSelfTest
+    | StopSelfTest
+    | Drained
+)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from node_agent.agent import NodeParts
 from node_agent.attempt_book import CoreSettings
+from node_agent.hardware.device import device_of
 from node_agent.identity import load_identity
 from node_agent.models.store import ModelStore
 from node_agent.protocol.messages import Hardware
@@ -24,4 +25,5 @@ def make_parts(home: Path, config: NodeConfig, hardware: Hardware) -> NodeParts:
         store=ModelStore(models_dir=models_dir),
         core=CoreSettings(lent_bytes=hardware.lent_bytes, width=config.width),
         link=LinkSettings(),
+        device=device_of(config.coordinator),
     )

@@ -29,12 +29,14 @@ from node_agent.events import (
     Outgoing,
     RunnerExited,
     RunnerSaid,
+    SelfTestEnded,
     Send,
     Tick,
 )
 from node_agent.protocol import messages as wire
 from node_agent.protocol.cards import ModelCard
 from node_agent.runner import messages as runner
+from node_agent.self_tests import SelfTests
 from node_agent.slot import SlotKeeper, SlotPhase
 
 
@@ -49,6 +51,7 @@ class NodeState:
         self.keeper = SlotKeeper(self._out)
         self.book = AttemptBook(settings, self.keeper, self._out, sign)
         self._answers = Answers()
+        self._self_tests = SelfTests(self._out)
         self._now = 0.0
         self._link_is_up = False
         self._facts = FactsMeasured(free_bytes=0, disk_free_bytes=0)
@@ -86,6 +89,12 @@ class NodeState:
         )
         return (report,)
 
+    @property
+    def _is_idle(self) -> bool:
+        slot = self.keeper.slot
+        is_still = self.live_count == 0 and not self.keeper.runs and self.draining is None
+        return is_still and self._link_is_up and (slot is None or slot.phase is SlotPhase.READY)
+
     # -- the one way in --------------------------------------------------------------------------
 
     def handle(self, event: Event, now_seconds: float) -> list[Instruction]:
@@ -104,8 +113,10 @@ class NodeState:
                 self._on_frame(event)
             case FactsMeasured():
                 self._facts = event
-            case LinkUp() | LinkDown():
-                self._on_link(isinstance(event, LinkUp))
+            case LinkUp():
+                self._on_link(is_up=True)
+            case LinkDown(silent_seconds=silent_seconds):
+                self._on_link(is_up=False, silent_seconds=silent_seconds)
             case FetchProgressed() | FetchEnded() | FetchFailed():
                 self._on_fetch(event)
             case RunnerExited():
@@ -114,6 +125,9 @@ class NodeState:
                 self._on_tick()
             case DrainRequested():
                 self._on_drain(event)
+            case SelfTestEnded():
+                self._self_tests.ended(event)
+        self._self_tests.keep_only_if(self._is_idle)
         self._advance()
         if self._link_is_up:
             return list(self._out)
@@ -139,6 +153,8 @@ class NodeState:
                     self.book.leave(attempt, Phase.SETTLED)
             case wire.Hold() as hold:
                 self._on_hold(hold.card)
+            case wire.SelfTest() as test:
+                self._self_tests.ask(test, is_idle=self._is_idle, free_bytes=self._available_bytes())
             case wire.Challenge() | wire.Welcome() | wire.Unsupported():
                 pass  # the link's own business
 
@@ -184,7 +200,7 @@ class NodeState:
 
     def _available_bytes(self) -> int:
         # What our own child holds is either kept or given back before the next model is loaded.
-        free = self._facts.free_bytes + self.keeper.runner_bytes
+        free = self._facts.free_bytes + self.keeper.runner_bytes + self._self_tests.held_bytes
         return min(self.settings.lent_bytes, free)
 
     def _on_cancel(self, cancel: wire.Cancel) -> None:
@@ -223,9 +239,9 @@ class NodeState:
         self.keeper.ensure(card, revision, held=True)
         self.keeper.report_hold()
 
-    def _on_link(self, is_up: bool) -> None:
+    def _on_link(self, *, is_up: bool, silent_seconds: float = 0.0) -> None:
         self._link_is_up = is_up
-        self.book.link_changed()
+        self.book.link_changed(silent_seconds)
 
     # -- files and runner ------------------------------------------------------------------------
 
@@ -315,7 +331,10 @@ class NodeState:
 
     def _check_deadline(self, attempt: Attempt) -> None:
         unheard = attempt.unheard_since_seconds
-        patience = attempt.offer.progress_deadline_seconds
+        settings = self.settings
+        patience = min(
+            settings.deadline_share * attempt.offer.progress_deadline_seconds, settings.keep_seconds
+        )
         if unheard is not None and self._now - unheard > patience:
             self.book.leave(attempt, Phase.LOST)
         elif self._now >= attempt.deadline_seconds:

@@ -47,6 +47,7 @@ class Channel:
     holds: dict[str, wire.HoldReport] = field(default_factory=dict[str, wire.HoldReport])
     heard_at: float = field(default_factory=clock.monotonic)
     connected_at: float = field(default_factory=clock.monotonic)
+    self_test: wire.SelfTestResult | None = None  # the latest that nobody has taken up yet
     is_closed: bool = False
     is_leaving: bool = False
     _control: deque[wire.Message] = field(default_factory=deque[wire.Message])
@@ -184,6 +185,8 @@ async def read_frames(channel: Channel, handler: FrameHandler, on_emptied: Calla
                     on_emptied(channel)
             case wire.HoldReport():
                 channel.holds[message.card_id] = message
+            case wire.SelfTestResult():
+                channel.self_test = message
             case wire.Goodbye():
                 graceful = True
                 channel.is_leaving = message.reason == "leave"

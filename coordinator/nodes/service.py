@@ -43,6 +43,7 @@ class EnrolmentRequest(BaseModel):
     nonce: Annotated[str, Field(min_length=16, max_length=128)]
     signature: Annotated[str, Field(max_length=100)]
     name: Annotated[str, Field(min_length=1, max_length=100)]
+    device: wire.Device | None = None
     hardware: wire.Hardware
 
 
@@ -98,7 +99,8 @@ def start_enrolment(session: Session, request: EnrolmentRequest, *, settings: Se
             node_id=node_id,
             public_key=request.public_key,
             name=request.name,
-            device=node_id.removeprefix("node_"),
+            # A node that cannot tell its Mac apart from others is one by its key.
+            device=request.device or node_id.removeprefix("node_"),
             hardware=request.hardware.model_dump(mode="json"),
             state="pending",
             created_us=now_us,
@@ -142,12 +144,12 @@ def approve(session: Session, account_id: str, code: str) -> Node:
         node = Node(
             id=row.node_id,
             public_key=row.public_key,
-            device=row.device,
             created_us=now_us,
             reserved_bytes=0,
         )
         session.add(node)
     node.account_id, node.name, node.hardware = account_id, row.name, row.hardware
+    node.device, node.wanted_seat = row.device, "idle"
     node.state, node.state_reason, node.revoked_us = "offline", None, None
     node.lent_bytes, node.seen_us, node.seat = hardware.lent_bytes, now_us, "idle"
     return node
@@ -187,6 +189,7 @@ def admit_hello(
         drop_idle_slots(session, node)
     node.lent_bytes = max(hello.hardware.lent_bytes, node.reserved_bytes)
     node.hardware = hello.hardware.model_dump(mode="json")
+    node.device = hello.device or node.device
     node.state, node.seen_us = "ready", database_now_us(session)
     return node
 

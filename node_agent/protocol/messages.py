@@ -27,6 +27,9 @@ BANDWIDTH_MAX: Final = 4 * 10**12
 Version = tuple[int, int]
 Fence = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
+Device = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""A digest of the Mac's own identity, made for one coordinator alone."""
+Nonce = Annotated[str, Field(min_length=16, max_length=128)]
 
 DeclineReason = Literal[
     "busy",
@@ -185,6 +188,18 @@ class Hold(Message):
     card: ModelCard
 
 
+class SelfTest(Message):
+    """Please measure the memory's bandwidth now, if nothing runs; a job that comes ends the test.
+
+    `warm_up_seconds` of the same work come before the `measure_seconds` that count.
+    """
+
+    type: Literal["self_test"] = "self_test"
+    nonce: Nonce
+    warm_up_seconds: Annotated[float, Field(ge=0, le=30)] = 2.0
+    measure_seconds: Annotated[float, Field(gt=0, le=30)] = 2.0
+
+
 # -- node to coordinator -------------------------------------------------------------------------
 
 
@@ -202,6 +217,7 @@ class Hello(Message):
     mlx_version: str = "none"
     mlx_lm_version: str = "none"
     capabilities: tuple[str, ...] = ()
+    device: Device | None = None
     hardware: Hardware
     slots: tuple[SlotReport, ...] = ()
     live: tuple[LiveAttempt, ...] = ()
@@ -285,6 +301,18 @@ class HoldReport(Message):
     detail: Annotated[str, Field(max_length=300)] = ""
 
 
+class SelfTestResult(Message):
+    """What a self-test found: bytes read and written a second in the best round, how long all of it
+    took, and whether the memory was busy for the whole warm-up before. A claim, bounded by what
+    the chip can do."""
+
+    type: Literal["self_test_result"] = "self_test_result"
+    nonce: Nonce
+    bandwidth_bytes_per_second: Annotated[int, Field(gt=0, le=BANDWIDTH_MAX)]
+    is_warm: bool
+    seconds: Annotated[float, Field(gt=0, le=600)]
+
+
 class Goodbye(Message):
     """A graceful close, so that nobody waits for a time-out."""
 
@@ -300,7 +328,7 @@ class Unsupported(Message):
 
 
 ToNode = Annotated[
-    Challenge | Welcome | Offer | Cancel | Resume | Settled | Hold | Unsupported,
+    Challenge | Welcome | Offer | Cancel | Resume | Settled | Hold | SelfTest | Unsupported,
     Field(discriminator="type"),
 ]
 ToCoordinator = Annotated[
@@ -313,6 +341,7 @@ ToCoordinator = Annotated[
     | Finished
     | Failed
     | HoldReport
+    | SelfTestResult
     | Goodbye
     | Unsupported,
     Field(discriminator="type"),
