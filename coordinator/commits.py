@@ -17,17 +17,18 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
+from uuid import UUID
 
 import structlog
 from sqlalchemy.orm import Session
 
 from coordinator.db import Database
 from ledger import book
-from ledger.commands import Applied, Command, Outcome
+from ledger.commands import Applied, Command, Outcome, Rejected
 
 log = structlog.get_logger()
 
@@ -53,12 +54,20 @@ class LedgerRefusedError(RuntimeError):
         self.outcome: Final = outcome
 
 
+OnRefusal = Callable[[Session], None]
+"""What to write if the ledger refuses a command; in the same transaction, behind the ledger."""
+
+
 @dataclass(frozen=True)
 class Written(Generic[T]):
-    """What a write comes to, and the ledger commands that commit with it."""
+    """What a write comes to, and the ledger commands that commit with it.
+
+    A command in `refusable`, by its id, may be refused for want of money without undoing the rest.
+    """
 
     value: T
     commands: tuple[Command, ...] = ()
+    refusable: Mapping[UUID, OnRefusal] = field(default_factory=dict[UUID, OnRefusal])
 
 
 Write = Callable[[Session], Written[T]]
@@ -214,6 +223,7 @@ class GroupCommit:
         undoes it."""
         results: list[Any] = []
         commands: list[Command] = []
+        refusable: dict[UUID, OnRefusal] = {}
         with self._database.write() as session:
             for waiting in batch:
                 try:
@@ -223,12 +233,15 @@ class GroupCommit:
                     continue
                 results.append(written.value)
                 commands.extend(written.commands)
+                refusable.update(written.refusable)
             if commands:
                 session.flush()
                 for start in range(0, len(commands), book.MAX_COMMANDS):
                     part = commands[start : start + book.MAX_COMMANDS]
                     for outcome in book.apply(session.connection(), part):
-                        if not isinstance(outcome, Applied):
+                        if isinstance(outcome, Rejected) and outcome.id in refusable:
+                            refusable[outcome.id](session)
+                        elif not isinstance(outcome, Applied):
                             raise LedgerRefusedError(outcome)
         return results
 

@@ -86,7 +86,6 @@ class Endings:
                 attempt_state=state,
                 attempt_reason=reason,
                 finish_reason="length",
-                is_charged=True,
             )
         elif is_whole or live.failed_attempts >= self._settings.attempts_max:
             self.end(
@@ -95,7 +94,6 @@ class Endings:
                 attempt_state=state,
                 attempt_reason=reason,
                 error=errors.host_lost(reason),
-                is_charged=live.has_proven_tokens,
             )
         else:
             live.attempt, live.waiting_since = None, now
@@ -120,11 +118,10 @@ class Endings:
         attempt_reason: str | None = None,
         finish_reason: Literal["stop", "length"] | None = None,
         error: ApiError | None = None,
-        is_charged: bool,
         signature: str | None = None,
     ) -> None:
-        """End a job now; the stream ends when this is committed. What was delivered and proven is
-        charged if `is_charged`.
+        """End a job now; the stream ends when this is committed. What was proven and has reached the
+        submitter is charged; whoever cancels pays for what was relayed.
         """
         live.is_ending = True
         if state == "done":
@@ -140,10 +137,12 @@ class Endings:
             finish_reason=finish_reason,
             error_code=error.code if error is not None else None,
             output_tokens=len(live.token_ids),
-            charged_tokens=len(live.token_ids) - live.unproven_tokens,
+            received_tokens=(
+                len(live.token_ids) if state in {"done", "cancelled"} else live.stream.received_end
+            ),
             output_digest=tokens_digest(live.token_ids) if live.token_ids else None,
             attempt=self._attempt_end(attempt, attempt_state, reason, signature) if attempt else None,
-            is_charged=is_charged,
+            late=frozenset(live.late),
         )
         _ = self._spawn(self._settle(live, end, error))
 
@@ -168,7 +167,6 @@ class Endings:
                 live.job_id,
                 end,
                 price=live.card.price,
-                fee_ppm=self._settings.fee_ppm,
                 payloads=self._payloads,
                 result=result,
                 result_keep_us=int(self._settings.result_keep_seconds * 1e6),
@@ -196,7 +194,8 @@ class Endings:
             fence=attempt.fence,
             state=state,
             reason=reason,
-            delivered_tokens=len(attempt.received) if attempt.is_proven else 0,
+            delivered_tokens=len(attempt.received),
+            is_proven=attempt.is_proven,
             accepted_us=attempt.accepted_us,
             first_token_us=attempt.first_token_us,
             node_signature=signature,

@@ -52,6 +52,8 @@ class LiveJob:
     attempt: LiveAttempt | None = None
     failed_attempts: int = 0
     unproven_tokens: int = 0  # relayed, but from an attempt whose result did not hold
+    late: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
+    """(fence, node) of attempts whose whole result came after they were lost."""
     waiting_since: float | None = None  # monotonic; set while the job looks for another host
     requeueing: asyncio.Task[None] | None = None
     excluded: dict[str, float] = field(default_factory=dict[str, float])

@@ -45,10 +45,9 @@ def recover(runtime: Runtime) -> None:
             finish_reason=None,
             error_code="coordinator_restarted",
             output_tokens=0,
-            charged_tokens=0,
+            received_tokens=0,
             output_digest=None,
             attempt=lost,
-            is_charged=False,
         )
         price = (card or next(iter(runtime.catalogue.cards.values()))).price
         _ = runtime.commits.write(_expire(runtime, job_id, end, price))
@@ -66,7 +65,6 @@ def _expire(runtime: Runtime, job_id: str, end: JobEnd, price: Price) -> Write[S
         job_id,
         end,
         price=price,
-        fee_ppm=runtime.settings.fee_ppm,
         payloads=runtime.payloads,
         result=None,
         result_keep_us=0,

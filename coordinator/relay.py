@@ -64,7 +64,6 @@ class Relay:
             "cancelled" if reason == "client" else "expired",
             attempt_state="cancelled",
             error=error or errors.conflict("job_cancelled", "The job was cancelled."),
-            is_charged=bool(live.token_ids),
         )
         return True
 
@@ -144,6 +143,8 @@ class Relay:
         """Old news changes nothing; the node is told so that it can stop and forget."""
         if live is not None and live.is_ending and live.ended_at is None:
             return  # `settled` follows the commit
+        if live is not None and isinstance(message, wire.Finished):
+            live.late.add((message.fence, channel.node_id))
         if isinstance(message, wire.Accept | wire.Progress | wire.Chunk):
             channel.send(wire.Cancel(job_id=message.job_id, fence=message.fence, reason="lost"))
         elif isinstance(message, wire.Finished | wire.Failed):
@@ -191,7 +192,7 @@ class Relay:
                 attempt.node_id,
                 wire.Cancel(job_id=live.job_id, fence=attempt.fence, reason="stop_string"),
             )
-            self._endings.end(live, "done", attempt_state="done", finish_reason="stop", is_charged=True)
+            self._endings.end(live, "done", attempt_state="done", finish_reason="stop")
         elif len(chunk.token_ids) - known > room:
             self._endings.tell(
                 attempt.node_id, wire.Cancel(job_id=live.job_id, fence=attempt.fence, reason="lost")
@@ -239,7 +240,6 @@ class Relay:
             "done",
             attempt_state="done",
             finish_reason="stop" if message.finish_reason == "eos" else "length",
-            is_charged=True,
             signature=message.signature,
         )
 
@@ -252,7 +252,6 @@ class Relay:
                 "failed",
                 attempt_state="failed",
                 error=ApiError(400, "request_invalid", "The model's runner refused this request."),
-                is_charged=False,
             )
         elif message.code == "reclaimed":
             live.excluded[attempt.node_id] = clock.monotonic() + self._settings.node_lost_seconds
@@ -327,7 +326,6 @@ class Relay:
                 "failed",
                 attempt_state="lost",
                 error=errors.host_lost(f"no other Mac took over within {limit:g} s"),
-                is_charged=live.has_proven_tokens,
             )
 
     # -- small things ----------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Blocking; the dispatcher calls it from threads, one call at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -21,6 +21,7 @@ from coordinator.ids import new_id
 from coordinator.jobs.models import Attempt, Job, JobEvent
 from coordinator.nodes.models import DispatcherLease, Node, Slot
 from coordinator.placement.types import Placed
+from coordinator.policy.held import Standing, standings
 from coordinator.settlement import record_job_transition
 from node_agent.protocol.cards import ModelCard
 
@@ -92,12 +93,21 @@ class Reservations:
         ids = [one.job_id for one in wanted]
         rows = session.scalars(select(Job).where(Job.id.in_(ids)).order_by(Job.id).with_for_update())
         jobs = {job.id: job for job in rows}
-        return [self._take(session, jobs.get(one.job_id), one, now_us) for one in wanted]
+        found = _standings(session, jobs, wanted, now_us)
+        return [self._take(session, jobs.get(one.job_id), one, found, now_us) for one in wanted]
 
-    def _take(self, session: Session, job: Job | None, wanted: Wanted, now_us: int) -> Reservation | None:
+    def _take(
+        self,
+        session: Session,
+        job: Job | None,
+        wanted: Wanted,
+        standings: Mapping[str, Standing],
+        now_us: int,
+    ) -> Reservation | None:
         """One seat. Raises `_ChangedError` where a slot that was to be made cannot be."""
-        if job is None or job.state != "queued":
+        if job is None or job.state != "queued" or wanted.job_id not in standings:
             return None
+        standing = standings[wanted.job_id]
         choice = wanted.choice
         slot_id = choice.slot_id
         if slot_id is None:
@@ -119,7 +129,9 @@ class Reservations:
                 fence=job.fence,
                 node_id=choice.node_id,
                 slot_id=slot_id,
-                owner_account_id=session.scalar(select(Node.account_id).where(Node.id == choice.node_id)),
+                owner_account_id=standing.owner_account_id,
+                is_held=standing.is_held,
+                is_linked=standing.is_linked,
                 state="offered",
                 forecast_ms=math.ceil(choice.forecast.total_seconds * 1000),
                 offered_us=now_us,
@@ -175,6 +187,20 @@ class Reservations:
             return Written(None)
 
         self._commits.write(write)
+
+
+def _standings(
+    session: Session, jobs: Mapping[str, Job], wanted: Sequence[Wanted], now_us: int
+) -> dict[str, Standing]:
+    """Whose each attempt will be and how it will be paid, by job; without jobs and nodes that are gone."""
+    known = [one for one in wanted if one.job_id in jobs]
+    found = standings(
+        session,
+        [(jobs[one.job_id].account_id, one.choice.node_id) for one in known],
+        card_ids=[jobs[one.job_id].rate_card_id for one in known],
+        now_us=now_us,
+    )
+    return {one.job_id: standing for one, standing in zip(known, found, strict=True) if standing}
 
 
 def _record_accept(session: Session, accept: AcceptedOffer, now_us: int) -> None:

@@ -11,6 +11,7 @@ import structlog
 from starlette.concurrency import run_in_threadpool
 
 from coordinator import errors
+from coordinator.accounts.service import ensure_ledger_accounts
 from coordinator.answer import AnswerText
 from coordinator.catalogue.cards import Catalogue, load_catalogue
 from coordinator.catalogue.tokenizer_files import Tokenizers
@@ -67,6 +68,8 @@ class Runtime:
             engine.dispose()
             raise
         self.database: Final = Database(engine)
+        with self.database.write() as session:
+            ensure_ledger_accounts(session, self.database.now_us(session))
         with self.database.write() as session:
             ensure_first_card(session, self.database.now_us(session))
         self.commits: Final = GroupCommit(self.database)

@@ -45,25 +45,31 @@ class Settings(BaseSettings):
     max_wait_seconds_limit: float = 300.0  # what the header may ask for
     offer_seconds_max: float = 10.0  # a healthy node answers an offer in milliseconds
     attempts_max: int = 3  # a job that fails on three hosts is likely at fault itself
-    fault_pause_seconds: float = 30.0  # others go first; a network of one Mac must try it again
-    resume_wait_seconds: float = 30.0  # how long a stream that has begun waits for another host
+    losses_max: int = 5  # in a row and without one new token: no network is that bad by chance
+    fault_pause_seconds: float = 30.0  # after a Mac's first fault; doubles with each one more
+    fault_pause_seconds_max: float = 3600.0  # an owner who mends a Mac sees it work again today
+    resume_wait_seconds: float = 45.0  # a stream that has begun waits so long: over the first pause
+    queue_seconds_max: float = 2 * 86_400.0  # a queued job ends then; its hold lives far longer
 
     # -- leases
     heartbeat_seconds: float = 5.0  # one small frame a node; 3 missed make a node suspect
     node_suspect_seconds: float = 15.0
     node_lost_seconds: float = 30.0
-    socket_grace_seconds: float = 15.0  # Wi-Fi roaming and proxy restarts take a few seconds
+    socket_grace_seconds: float = 2.0  # a node dials again within 0.7 s; its readers wait meanwhile
+    restart_grace_seconds: float = 10.0  # after our own restart nodes get so long to come back
     progress_floor_seconds: float = 30.0  # least time without a token before a lease is lost
     progress_forecast_factor: float = 10.0  # and this many times the forecast for one step
 
     # -- streams
     keep_alive_seconds: float = 10.0  # comments on an idle stream; well under proxies' 60 s
     reader_stall_seconds: float = 60.0  # a reader that takes nothing for so long is cut
+    rejoin_seconds: float = 60.0  # after our own restart readers get so long to come back
+    drain_seconds: float = 10.0  # answers under way get so long to end when we are told to stop
+    prefix_seconds: float = 1.0  # what was delivered is stored so often; a crash makes the rest again
     stream_keep_seconds: float = 600.0  # a finished stream can be read again for so long
     result_keep_seconds: float = 86_400.0  # an unfetched asynchronous result
 
     # -- money
-    fee_ppm: int = Field(default=100_000, ge=0, lt=1_000_000)
     hold_seconds: float = 7 * 86_400.0  # a hold outlives every job that can run on it
 
     # -- enrolment

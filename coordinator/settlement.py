@@ -1,21 +1,23 @@
 """Ends: one transaction marks attempt and job, moves the money and removes the payload.
 
-Money follows from what the coordinator counted itself. Ids of ledger commands are derived from
-job and purpose, so an end that is tried again pays nothing twice.
+What is charged and who is paid is decided by `ledger.rewards.settle` alone, from what the
+coordinator counted itself; here its answer becomes rows and ledger commands. Their ids are derived
+from job and purpose, so an end that is tried again pays nothing twice.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 from uuid import UUID
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import case, delete, select, update
 from sqlalchemy.orm import Session
 
-from coordinator.accounts.models import Account
-from coordinator.commits import Written
+from coordinator.commits import OnRefusal, Written
 from coordinator.db import database_now_us
+from coordinator.jobs.facts import FAILED_CHECKS, NOT_PROVEN, facts_of, received_of
 from coordinator.jobs.models import Attempt, Job, JobEvent, JobPayload
 from coordinator.jobs.payloads import PayloadBox
 from coordinator.jobs.schemas import AttemptEnd, JobEnd
@@ -28,8 +30,11 @@ from coordinator.jobs.states import (
     check_job_transition,
 )
 from coordinator.nodes.models import Node, Slot
-from ledger.commands import FEE, Capture, Command, VoidHold, settlement_id
-from ledger.pricing import Rate, charge_umlx, split_charge, split_shares
+from coordinator.policy import held
+from coordinator.policy.models import HeldPayRow
+from ledger.commands import Capture, Command, Transfer, VoidHold, settlement_id
+from ledger.pricing import Rate
+from ledger.rewards import AVAILABILITY_POOL, TREASURY_ACCOUNT, Payment, Settlement, TrustChange, settle
 from node_agent.protocol.cards import Price
 
 JOB_WIDE_FENCE = 0  # ledger commands of the job as a whole, whatever its attempts
@@ -83,6 +88,10 @@ def end_attempt(session: Session, job_id: str, end: AttemptEnd, *, now_us: int) 
     )
     attempt.state, attempt.reason, attempt.ended_us = end.state, end.reason, now_us
     attempt.delivered_tokens = end.delivered_tokens
+    if not end.is_proven and end.reason in FAILED_CHECKS:
+        attempt.check_result = "failed"
+    elif not end.is_proven:
+        attempt.zero_reason = NOT_PROVEN
     attempt.node_signature = end.node_signature
     attempt.accepted_us = attempt.accepted_us or end.accepted_us
     attempt.first_token_us = end.first_token_us
@@ -110,7 +119,6 @@ def end_job(
     end: JobEnd,
     *,
     price: Price,
-    fee_ppm: int,
     payloads: PayloadBox,
     result: bytes | None,
     result_keep_us: int,
@@ -130,18 +138,22 @@ def end_job(
     if end.attempt is not None:
         _ = end_attempt(session, job_id, end.attempt, now_us=now_us)
     _end_unknown_attempt(session, job_id, now_us=now_us)
-    charge = charge_umlx(rate_of(price), job.prompt_tokens, 0, end.charged_tokens)
-    charged_umlx = min(charge, job.bound_umlx) if end.is_charged else 0
     if end.state == "cancelled":
         record_job_transition(session, job, "cancelling", fence=fence, reason=None, now_us=now_us)
     reason = end.error_code or end.finish_reason
     record_job_transition(session, job, end.state, fence=fence, reason=reason, now_us=now_us)
     job.finish_reason, job.error_code = end.finish_reason, end.error_code
     job.output_tokens, job.output_digest = end.output_tokens, end.output_digest
-    job.charge_umlx, job.ended_us = charged_umlx, now_us
+    job.ended_us = now_us
     _drop_payloads(session, job, result, payloads, expires_us=now_us + result_keep_us)
-    commands = _money(session, job, charged_umlx, fee_ppm=fee_ppm) if job.hold_id is not None else ()
-    return Written(Settled(charged_umlx), commands)
+    attempts = _ended_attempts(session, job, end)
+    try:
+        settlement = settle(facts_of(job, attempts, rate=rate_of(price), late=end.late))
+    except ValueError as error:
+        raise SettlementError(f"{job_id}: {error}") from error
+    job.charge_umlx = settlement.charge_umlx
+    _note_pay(attempts, settlement)
+    return _Books(session, job, attempts, settlement, now_us).written()
 
 
 def _end_unknown_attempt(session: Session, job_id: str, *, now_us: int) -> None:
@@ -165,42 +177,131 @@ def rate_of(price: Price) -> Rate:
     )
 
 
-def _money(session: Session, job: Job, charged_umlx: int, *, fee_ppm: int) -> tuple[Command, ...]:
-    """What the ledger is told: the hold captured for owners and fee, or void."""
-    hold_id = UUID(job.hold_id)
-    if charged_umlx == 0:
-        void_id = settlement_id(job.id, JOB_WIDE_FENCE, "void")
-        return (VoidHold(id=void_id, reference=job.id, hold_id=hold_id),)
-    owners_umlx, fee_umlx = split_charge(charged_umlx, fee_ppm)
-    pays = (*_owners_shares(session, job, owners_umlx), (FEE, fee_umlx))
-    capture_id = settlement_id(job.id, JOB_WIDE_FENCE, "capture")
-    return (Capture(id=capture_id, reference=job.id, hold_id=hold_id, pays=pays),)
-
-
-def _owners_shares(session: Session, job: Job, owners_umlx: int) -> list[tuple[str, int]]:
-    """Split by delivered tokens, exactly, by largest remainder.
-
-    An answer without a token (the model ended at once) is paid to its last attempt: the prompt
-    was read.
-    """
+def _ended_attempts(session: Session, job: Job, end: JobEnd) -> Sequence[Attempt]:
+    """The job's attempts, first to last, with what reached the submitter of each."""
     session.flush()
-    rows = session.execute(
-        select(Attempt, Account)
-        .join(Node, Node.id == Attempt.node_id)
-        .join(Account, Account.id == Node.account_id)
-        .where(Attempt.job_id == job.id)
-        .order_by(Attempt.fence)
-    ).all()
-    if not rows:
-        raise SettlementError(f"{job.id} has a charge and no attempt")
-    paid = [row for row in rows if row[0].delivered_tokens > 0] or rows[-1:]
-    weights = {f"{attempt.fence:09}": attempt.delivered_tokens for attempt, _ in paid}
-    parts = split_shares(owners_umlx, weights if any(weights.values()) else dict.fromkeys(weights, 1))
-    shares: list[tuple[str, int]] = []
-    for attempt, owner in paid:
-        attempt.share_umlx = parts[f"{attempt.fence:09}"]
-        shares.append((owner.ledger_account, attempt.share_umlx))
-    return shares
+    attempts = session.scalars(select(Attempt).where(Attempt.job_id == job.id).order_by(Attempt.fence)).all()
+    for attempt, received in zip(attempts, received_of(attempts, end.received_tokens), strict=True):
+        attempt.received_tokens = received
+    return attempts
+
+
+def _note_pay(attempts: Sequence[Attempt], settlement: Settlement) -> None:
+    """Write down what each attempt comes to: its share, its second reading, or why there is none.
+
+    One reason has room: the share's if it is nothing, else the second reading's.
+    """
+    by_fence = {attempt.fence: attempt for attempt in attempts}
+    for payment in (*settlement.shares, *settlement.extra):
+        attempt = by_fence[payment.fence]
+        is_reading = payment.source == AVAILABILITY_POOL
+        if is_reading:
+            attempt.reading_umlx += payment.amount_umlx
+        else:
+            attempt.share_umlx += payment.amount_umlx
+        if payment.amount_umlx == 0:
+            attempt.zero_reason = attempt.zero_reason or payment.reason
+
+
+class _Books:
+    """One settlement as ledger commands, with the rows that go with them."""
+
+    def __init__(
+        self, session: Session, job: Job, attempts: Sequence[Attempt], settlement: Settlement, now_us: int
+    ) -> None:
+        self._session: Final = session
+        self._job: Final = job
+        self._attempts: Final = {attempt.fence: attempt for attempt in attempts}
+        self._settlement: Final = settlement
+        self._now_us: Final = now_us
+        self._commands: Final[list[Command]] = []
+        self._refusable: Final[dict[UUID, OnRefusal]] = {}
+
+    def written(self) -> Written[Settled]:
+        """All that moves, in the order in which it must be applied."""
+        if self._job.hold_id is not None:
+            self._commands.append(self._end_of_hold(UUID(self._job.hold_id)))
+        for payment in self._settlement.shares:
+            _ = self._hold_back(payment, "work")
+        for change in self._settlement.trust:
+            self._change_trust(change)
+        for payment in self._settlement.extra_pays():
+            self._pay_extra(payment)
+        return Written(Settled(self._settlement.charge_umlx), tuple(self._commands), self._refusable)
+
+    def _end_of_hold(self, hold_id: UUID) -> Command:
+        job_id, pays = self._job.id, self._settlement.capture_pays()
+        if not pays:
+            void_id = settlement_id(job_id, JOB_WIDE_FENCE, "void")
+            return VoidHold(id=void_id, reference=job_id, hold_id=hold_id)
+        capture_id = settlement_id(job_id, JOB_WIDE_FENCE, "capture")
+        return Capture(id=capture_id, reference=job_id, hold_id=hold_id, pays=pays)
+
+    def _hold_back(self, payment: Payment, kind: held.HeldKind) -> HeldPayRow | None:
+        """Note pay that goes into escrow; None if it goes to the owner at once or is none."""
+        if payment.amount_umlx == 0 or not payment.account_id.startswith("escrow:"):
+            return None
+        attempt = self._attempts[payment.fence]
+        return held.hold_pay(
+            self._session,
+            row_id=held.held_id(self._job.id, payment.fence, kind, payment.node_id),
+            owner_account_id=payment.owner,
+            node_id=payment.node_id,
+            job_id=self._job.id,
+            amount_umlx=payment.amount_umlx,
+            earned_us=self._now_us,
+            is_suspected=attempt.check_result == "suspected",
+            card=held.rate_card(self._session, self._job.rate_card_id),
+        )
+
+    def _change_trust(self, change: TrustChange) -> None:
+        if change.effect == "none":
+            return
+        attempt = self._attempts[change.fence]
+        lower = case((Node.checks_passed > 0, Node.checks_passed - 1), else_=0)
+        _ = self._session.execute(
+            update(Node)
+            .where(Node.id == attempt.node_id)
+            .values(checks_passed=0 if change.effect == "reset" else lower)
+        )
+        if change.slashes:
+            taken = held.forfeit(
+                self._session,
+                node_id=attempt.node_id,
+                owner_account_id=attempt.owner_account_id,
+                job_id=self._job.id,
+                fence=change.fence,
+                now_us=self._now_us,
+            )
+            if taken is not None:
+                self._commands.append(taken)
+
+    def _pay_extra(self, payment: Payment) -> None:
+        """A second reading or the network's own fault. Paid now or never: what the pool or the
+        treasury does not have is told to the owner as the reason of a zero.
+        """
+        kind: held.HeldKind = "fault" if payment.source == TREASURY_ACCOUNT else "reading"
+        row = self._hold_back(payment, kind)
+        command = Transfer(
+            id=settlement_id(self._job.id, payment.fence, f"{kind} {payment.node_id}"),
+            reference=f"{kind}:{self._job.id}:{payment.fence}:{payment.node_id}",
+            source=payment.source,
+            target=payment.account_id,
+            amount_umlx=payment.amount_umlx,
+        )
+        attempt = self._attempts[payment.fence]
+
+        def refused(session: Session) -> None:
+            if kind == "reading":
+                attempt.reading_umlx -= payment.amount_umlx
+            else:
+                attempt.share_umlx -= payment.amount_umlx
+            attempt.zero_reason = "treasury_empty" if kind == "fault" else "pool_empty"
+            if row is not None:
+                session.delete(row)
+
+        self._commands.append(command)
+        self._refusable[command.id] = refused
 
 
 def _drop_payloads(

@@ -15,6 +15,7 @@ from sqlalchemy import delete
 from coordinator.db import Database, database_now_us
 from coordinator.jobs.models import JobPayload
 from coordinator.nodes.models import Enrolment
+from coordinator.policy.held import release_held_pay
 from coordinator.settings import Settings
 from ledger import book, checkpoints, statements, tree
 from ledger.commands import ExpireHold, settlement_id
@@ -124,5 +125,6 @@ SCHEDULE: Final = (
     Chore("expire_holds", _plain(expire_holds), 60.0),
     Chore("drop_old_results", _plain(drop_old_results), 300.0),
     Chore("drop_old_enrolments", _plain(drop_old_enrolments), 300.0),
+    Chore("release_held_pay", _plain(release_held_pay), 600.0),
     Chore("check_books", _plain(check_books), 3600.0),
 )

@@ -40,6 +40,9 @@ ZeroReason = Literal[
     "own_break",
     "capped_by_fee",
     "self_dealing",
+    "not_proven",
+    "pool_empty",
+    "treasury_empty",
 ]
 
 
@@ -223,12 +226,21 @@ def _is_honest(attempt: AttemptFacts, weights: dict[int, int]) -> bool:
     return attempt.fence in weights and not attempt.is_linked
 
 
-def _is_barred(attempt: AttemptFacts) -> bool:
-    return attempt.ending in {"late", "declined"} or attempt.check == "failed"
+def _is_barred(job: JobFacts, attempt: AttemptFacts) -> bool:
+    return (
+        attempt.ending in {"late", "declined"}
+        or attempt.check == "failed"
+        or _is_own_public_work(job, attempt)
+    )
+
+
+def _is_own_public_work(job: JobFacts, attempt: AttemptFacts) -> bool:
+    # Who pays oneself loses the fee. Where a pool pays nobody would, and the pool could be emptied.
+    return attempt.is_linked and not job.payer.startswith("user:")
 
 
 def _payable_tokens(job: JobFacts, attempt: AttemptFacts) -> int:
-    if _is_barred(attempt):
+    if _is_barred(job, attempt):
         return 0
     # What the network itself then lost was delivered by the Mac all the same.
     return attempt.delivered_tokens if job.outcome == "coordinator_fault" else attempt.received_tokens
@@ -246,7 +258,7 @@ def _weights(job: JobFacts) -> dict[int, int]:
         and job.outcome == "finished"
         and last.ending == "finished"
         and last.delivered_tokens == 0
-        and not _is_barred(last)
+        and not _is_barred(job, last)
     )
     return {last.fence: 1} if last is not None and is_empty_answer else {}
 
@@ -282,6 +294,8 @@ def _zero_reason(job: JobFacts, attempt: AttemptFacts, weights: dict[int, int]) 
         return "declined"
     if attempt.delivered_tokens == 0:
         return "nothing_delivered"
+    if _is_own_public_work(job, attempt):
+        return "self_dealing"
     if job.outcome == "coordinator_fault" and attempt.is_linked:
         return "self_dealing"
     return "not_received"
@@ -305,7 +319,7 @@ def _second_readings(job: JobFacts, fee_umlx: int) -> tuple[Payment, ...]:
                 amount, reason = left_umlx, "capped_by_fee"
             left_umlx -= amount if attempt.is_held else 0
             payments += _split_reading(attempt, tokens, amount, reason)
-        if attempt.delivered_tokens > 0 and not _is_barred(attempt):
+        if attempt.delivered_tokens > 0 and not _is_barred(job, attempt):
             readers.append(attempt)
             prefix_tokens += attempt.delivered_tokens
     return tuple(payments)

@@ -25,6 +25,11 @@ class Account(Base):
         """The account's name in the ledger."""
         return f"user:{self.id}"
 
+    @property
+    def escrow_account(self) -> str:
+        """Where the account's held-back pay lies in the ledger."""
+        return f"escrow:{self.id}"
+
 
 class ApiKey(Base):
     """One API key. Only the SHA-256 of its secret is stored; the key itself is shown once."""

@@ -9,7 +9,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import literal, select
 from sqlalchemy.orm import Session
 
 from coordinator import errors
@@ -18,6 +18,8 @@ from coordinator.db import database_now_us
 from coordinator.ids import new_id
 from ledger import book
 from ledger.commands import Applied, Mint, settlement_id
+from ledger.models import accounts as ledger_accounts
+from ledger.rewards import AUDIT_POOL, AVAILABILITY_POOL
 from node_agent.protocol.signing import encode_bytes
 
 KEY_PATTERN: Final = re.compile(r"^mlx_sk_([0-9a-f]{32})_([A-Za-z0-9_-]{43})$")
@@ -52,10 +54,19 @@ def create_account(session: Session, name: str, *, grant_umlx: int = 0, is_opera
     account = Account(id=new_id("acct"), name=name, is_operator=is_operator, created_us=now_us)
     session.add(account)
     session.flush()
-    book.ensure_accounts(session.connection(), [account.ledger_account], now_us=now_us)
+    names = (account.ledger_account, account.escrow_account)
+    book.ensure_accounts(session.connection(), names, now_us=now_us)
     if grant_umlx:
         grant(session, account, grant_umlx)
     return account
+
+
+def ensure_ledger_accounts(session: Session, now_us: int) -> None:
+    """Make the pools, and the escrow of accounts from before there was any. May run twice at once."""
+    has_escrow = select(ledger_accounts.c.id).where(ledger_accounts.c.id == literal("escrow:") + Account.id)
+    without = session.scalars(select(Account.id).where(~has_escrow.exists()))
+    names = [AVAILABILITY_POOL, AUDIT_POOL, *(f"escrow:{account_id}" for account_id in without)]
+    book.ensure_accounts(session.connection(), names, now_us=now_us)
 
 
 def grant(session: Session, account: Account, amount_umlx: int) -> None:

@@ -39,7 +39,7 @@ def tokens(request: Request) -> Response:
             )
         )
         balances = {row.id: row.posted_umlx for row in rows}
-    body = tokens_json(runtime.catalogue, balances, fee_ppm=runtime.settings.fee_ppm, card=CARD)
+    body = tokens_json(runtime.catalogue, balances, fee_ppm=CARD.fees.fee_ppm, card=CARD)
     return Response(dump(body), media_type="application/json")
 
 

@@ -41,7 +41,10 @@ class Work:
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """How one attempt ended, and what it had delivered by then."""
+    """How one attempt ended, and what the relay had taken of it by then.
+
+    Of an attempt that is not proven nothing is paid and nothing charged, whatever it delivered.
+    """
 
     fence: int
     state: AttemptState
@@ -50,17 +53,20 @@ class AttemptEnd:
     accepted_us: int | None = None
     first_token_us: int | None = None
     node_signature: str | None = None
+    is_proven: bool = True
 
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How a job ended. `output_tokens` were relayed; `charged_tokens` of them count for the charge."""
+    """How a job ended. `output_tokens` were relayed; the first `received_tokens` of them reached the
+    submitter. `late` are (fence, node) of attempts whose whole result came after they were lost.
+    """
 
     state: JobState
     finish_reason: Literal["stop", "length"] | None
     error_code: str | None
     output_tokens: int
-    charged_tokens: int
+    received_tokens: int
     output_digest: str | None
     attempt: AttemptEnd | None
-    is_charged: bool
+    late: frozenset[tuple[int, str]] = frozenset()
