@@ -1,9 +1,75 @@
-"""What the public may see of the network: one frozen snapshot, already coarsened."""
+"""What the coordinator tells MLX World. None of these values leaves the process as it is.
+
+`privacy` makes from them what may be seen, and `snapshot` the bytes that are sent.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+PlaceKind = Literal["none", "country", "area"]
+SERIES_MINUTES: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a Mac's owner chose to show: nothing, a country, or a coarse area in a country.
+
+    `country` is an ISO 3166 code of two letters, `cell` an H3 cell of resolution 3.
+    """
+
+    kind: PlaceKind = "none"
+    country: str = ""
+    cell: str = ""
+
+
+NOWHERE: Final = Place()
+
+
+@dataclass(frozen=True, slots=True)
+class MacFacts:
+    """One Mac. `mac` and `owner` are for counting and for telling the owner; never published."""
+
+    mac: str
+    owner: str
+    seen_us: int
+    place: Place = NOWHERE
+    memory_bytes: int = 0
+    bandwidth_bytes_per_second: int = 0
+    is_measured: bool = False
+    is_attested: bool = False
+    is_ultra_seat: bool = False
+    pod: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The ledger's newest signed checkpoint."""
+
+    entries: int
+    root: str
+    signed_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """The network's work in one moment: Macs working, and jobs and tokens since the start."""
+
+    busy: frozenset[str] = frozenset()
+    jobs_ended: int = 0
+    tokens_relayed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorldFacts:
+    """Everything that a snapshot is made from. `macs` are those not removed, seen in 7 days."""
+
+    now_us: int
+    macs: tuple[MacFacts, ...]
+    pulse: Pulse = field(default_factory=Pulse)
+    checkpoint: Checkpoint | None = None
+
 
 MacState = Literal["ready", "busy", "away", "draining"]
 
