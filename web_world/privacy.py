@@ -222,7 +222,7 @@ def _is_enough(group: list[MacFacts], spot: Spot, shown: frozenset[Spot]) -> boo
 
 def figures_at(roster: Roster, spot: Spot) -> Figures | None:
     """A numbered spot's figures, brought to the number of Macs it has now; None if withheld."""
-    return _scaled(roster.sheets.get(_group(spot)), roster.sizes[_group(spot)])
+    return _scaled(roster.sheets.get(_group(spot)), roster.sizes.get(_group(spot), 0))
 
 
 def world_figures(roster: Roster) -> Figures | None:
@@ -261,6 +261,7 @@ def _with_sheets(roster: Roster, before: Roster | None, known: Mapping[str, MacF
         if known[mac].pod:
             groups[PODS].append(known[mac])
     older: Mapping[Spot, Sheet] = before.sheets if before is not None else {}
+    resting = {group: replace(sheet, is_told=False) for group, sheet in older.items() if group not in groups}
     is_open = not has_places(roster) and (before is None or before.is_open)
     owners_min = 0 if is_open else OWNERS_MIN
     sheets = {group: _sheet(macs, older.get(group), owners_min) for group, macs in groups.items()}
@@ -268,7 +269,7 @@ def _with_sheets(roster: Roster, before: Roster | None, known: Mapping[str, MacF
         roster,
         is_open=is_open,
         sizes={group: len(macs) for group, macs in groups.items()},
-        sheets={**older, **sheets},
+        sheets={**resting, **sheets},
     )
 
 
