@@ -1,0 +1,1 @@
+"""Real processes, broken on purpose: nothing may be lost, nothing paid twice."""

@@ -1,0 +1,149 @@
+"""Break a running network for minutes, then see that nothing was lost: `python -m tests.chaos`.
+
+Coordinator, nodes (real ones, with a tiny model) and a durable PostgreSQL run as processes, with
+the clocks of a fresh installation, while submitters send streamed, whole and asynchronous jobs and
+reconnect as the documentation says. Last line: one JSON object. Ends with 1 if anything is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from coordinator.db import Database, make_engine
+from tests.chaos.audit import Audit, audit, wait_quiet
+from tests.chaos.faults import Done, wreck
+from tests.chaos.load import BODIES, Asked, Record, Submitter
+from tests.chaos.measure import Measured, measure
+from tests.chaos.network import ChaosNetwork, chaos_network
+
+
+def main() -> int:
+    """Run and report. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos")
+    parser.add_argument("--seconds", type=float, default=600.0, help="how long to break things")
+    parser.add_argument("--seed", type=int, default=None, help="which faults come when")
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--submitters", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=2, help="measured deaths of each kind; 0: none")
+    parser.add_argument("--keep", type=Path, default=None, help="keep logs and data in this folder")
+    arguments = parser.parse_args()
+    seed = arguments.seed if arguments.seed is not None else int(time.time())
+    say(f"seed {seed}")
+    with tempfile.TemporaryDirectory(prefix="mlxnet-chaos-") as folder:
+        root = arguments.keep or Path(folder)
+        with chaos_network(root, nodes=arguments.nodes) as network:
+            say("up; measuring quiet deaths" if arguments.rounds else "up")
+            measured = measure(network, rounds=arguments.rounds)
+            return report(*run(network, arguments, random.Random(seed)), measured)
+
+
+def run(
+    network: ChaosNetwork, arguments: argparse.Namespace, rng: random.Random
+) -> tuple[list[Asked], list[Done], Audit, list[str]]:
+    """Load and faults together, then quiet, then the audit and a comparison of every answer."""
+    record, stop = Record(), threading.Event()
+    submitters = [
+        Submitter(
+            number,
+            url=network.local.url,
+            api_key=network.local.keys["Sam"],
+            record=record,
+            stop=stop,
+        )
+        for number in range(arguments.submitters)
+    ]
+    for submitter in submitters:
+        submitter.start()
+    done = wreck(
+        network,
+        rng,
+        seconds=arguments.seconds,
+        tell=lambda one: say(f"{one.at_seconds:6.1f} s  {one.story}"),
+    )
+    say("no more faults; waiting for what is under way")
+    stop.set()
+    for submitter in submitters:
+        submitter.join()
+    database = Database(make_engine(network.postgres.url))
+    try:
+        if not wait_quiet(database):
+            say("jobs are still under way")
+        acknowledged = {one.job_id for one in record.asked if one.job_id is not None}
+        found = audit(database, acknowledged)
+    finally:
+        database.close()
+    say("comparing every answer with an undisturbed one")
+    return record.asked, done, found, broken(network, record.asked)
+
+
+def broken(network: ChaosNetwork, asked: list[Asked]) -> list[str]:
+    """Answers that are not whole, or not what the same request gives on a quiet network."""
+    record, stop = Record(), threading.Event()
+    quiet = Submitter(0, url=network.local.url, api_key=network.local.keys["Sam"], record=record, stop=stop)
+    wanted: dict[int, str] = {}
+    lines: list[str] = []
+    for number in range(BODIES):
+        one = Asked("whole", number, f"quiet-{number}-{time.time_ns()}")
+        quiet.ask(one)
+        wanted[number] = one.text
+    for one in asked:
+        if one.kind == "cancel":
+            if not wanted[one.body].startswith(one.text):
+                lines.append(f"{one.job_id} was cancelled and is no beginning of its answer")
+        elif not one.is_whole:
+            lines.append(f"{one.kind} {one.job_id} ended with {one.error} behind {one.last_id} tokens")
+        elif one.text != wanted[one.body]:
+            lines.append(f"{one.kind} {one.job_id} is whole and not the undisturbed answer")
+    return lines
+
+
+def report(
+    asked: list[Asked], done: list[Done], found: Audit, broken_streams: list[str], measured: Measured
+) -> int:
+    """Print what was found; the last line is one JSON object."""
+    for title, lines in (
+        ("lost", found.lost),
+        ("paid twice", found.paid_twice),
+        ("broken", broken_streams),
+        ("otherwise wrong", found.other),
+    ):
+        for line in lines[:20]:
+            say(f"{title}: {line}")
+    gaps = sorted(one.longest_gap_seconds for one in asked if one.kind == "stream")
+    figures = {
+        "jobs": found.jobs,
+        "lost": len(found.lost),
+        "paid_twice": len(found.paid_twice),
+        "sum_umlx": found.sum_umlx,
+        "broken_streams": len(broken_streams),
+        "resume_s_max": measured.longest_silent_seconds,
+        "resume_closed_s_max": measured.longest_closed_seconds,
+        "cancel_s_max": measured.longest_cancel_seconds,
+        "otherwise_wrong": len(found.other),
+        "faults": dict(Counter(one.name for one in done)),
+        "states": found.states,
+        "reconnects": sum(one.reconnects for one in asked),
+        "ledger_entries": found.entries,
+        "gap_s_median": round(statistics.median(gaps), 2) if gaps else None,
+        "gap_s_max": round(gaps[-1], 1) if gaps else None,
+    }
+    print(json.dumps(figures), flush=True)
+    return 1 if found.lost or found.paid_twice or found.sum_umlx or broken_streams or found.other else 0
+
+
+def say(line: str) -> None:
+    """One line of the story."""
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
