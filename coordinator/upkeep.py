@@ -16,6 +16,9 @@ from coordinator.db import Database, database_now_us
 from coordinator.jobs.models import JobPayload
 from coordinator.nodes.models import Enrolment
 from coordinator.policy.held import release_held_pay
+from coordinator.seats.credit import credit_missed_slots, credit_slots
+from coordinator.seats.fees import split_fees
+from coordinator.seats.service import grant_seats
 from coordinator.settings import Settings
 from ledger import book, checkpoints, statements, tree
 from ledger.commands import ExpireHold, settlement_id
@@ -126,5 +129,9 @@ SCHEDULE: Final = (
     Chore("drop_old_results", _plain(drop_old_results), 300.0),
     Chore("drop_old_enrolments", _plain(drop_old_enrolments), 300.0),
     Chore("release_held_pay", _plain(release_held_pay), 600.0),
+    Chore("grant_seats", _plain(grant_seats), 60.0),
+    Chore("credit_slots", _plain(credit_slots), 60.0),
+    Chore("credit_missed_slots", _plain(credit_missed_slots), 3600.0),
+    Chore("split_fees", _plain(split_fees), 600.0),
     Chore("check_books", _plain(check_books), 3600.0),
 )
