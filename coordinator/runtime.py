@@ -40,6 +40,7 @@ from coordinator.placement.match import plan_slot
 from coordinator.placement.types import JobFacts, NotPlaced
 from coordinator.policy.rate_cards import ensure_first_card
 from coordinator.relay import Relay
+from coordinator.seats.watch import StandingWatch
 from coordinator.settings import Settings
 from coordinator.sole_use import InUseError, SoleUse
 from coordinator.tokens import CardTokenizer
@@ -104,6 +105,13 @@ class Runtime:
         )
         self.endings.wake_dispatch = self.dispatcher.wake
         self.fleet.on_change = self.dispatcher.wake
+        self.standing: Final = StandingWatch(
+            self.database,
+            self.fleet,
+            self.jobs,
+            suspect_seconds=settings.node_suspect_seconds,
+            always_demanded=self._greeting_card_id,
+        )
         self._tasks: Final[list[asyncio.Task[None]]] = []
 
     async def start(self) -> None:
@@ -112,6 +120,7 @@ class Runtime:
         self._tasks.append(asyncio.create_task(self.dispatcher.run()))
         self._tasks.append(asyncio.create_task(self.relay.sweep_forever()))
         self._tasks.append(asyncio.create_task(self._pass_wakeups_on()))
+        self._tasks.append(asyncio.create_task(self.standing.run()))
 
     async def stop(self) -> None:
         """Stop placing, write what has ended, let go of everything."""
@@ -121,6 +130,7 @@ class Runtime:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         await self.endings.drain()
+        await self.standing.finish()
         try:
             await run_in_threadpool(self.dispatcher.release)
         except (DatabaseBusy, DatabaseFull, DatabaseUnavailable) as error:
@@ -261,6 +271,10 @@ class Runtime:
         )
 
     # -- nodes -----------------------------------------------------------------------------------
+
+    def _greeting_card_id(self) -> str | None:
+        card = self.catalogue.resolve(GREETING_ALIAS)
+        return card.id if card is not None else None
 
     def greet(self, channel: Channel) -> None:
         """Ask a node that has nothing loaded, because it just came or its runner crashed, to make
