@@ -2,6 +2,9 @@
 
 A card's `id` is stable; its *revision* is the digest of its content. Jobs, slots, prices and
 receipts name `id@revision`, so nothing that matters can change under a running job.
+
+Only a `ModelCard`, whose files are pinned by hash, can be offered to a node: an `UnpinnedCard`
+tells sizes and prices, and no message of the protocol takes one.
 """
 
 from __future__ import annotations
@@ -10,17 +13,34 @@ import hashlib
 import json
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from node_agent.protocol.shapes import CardPart, Shape
+
+__all__ = [
+    "CardId",
+    "CardPart",
+    "FileName",
+    "HubFile",
+    "HubRepo",
+    "LocalFolder",
+    "ModelCard",
+    "ModelFacts",
+    "PackagedGguf",
+    "Price",
+    "RepoName",
+    "Sha256Hex",
+    "Shape",
+    "Source",
+    "Tokenizer",
+    "UnpinnedCard",
+    "UnpinnedHub",
+]
 
 CardId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 Sha256Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+RepoName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-
-
-class CardPart(BaseModel):
-    """Base of every table in a card: frozen, no unknown keys, no silent conversions."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class PackagedGguf(CardPart):
@@ -50,7 +70,7 @@ class HubRepo(CardPart):
     """An mlx-lm folder on the Hugging Face hub, pinned by commit and by file hashes."""
 
     type: Literal["hub"]
-    repo: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")]
+    repo: RepoName
     revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
     files: Annotated[tuple[HubFile, ...], Field(min_length=1, strict=False)]
 
@@ -64,20 +84,6 @@ class LocalFolder(CardPart):
 
 
 Source = Annotated[PackagedGguf | HubRepo | LocalFolder, Field(discriminator="type")]
-
-
-class Shape(CardPart):
-    """The sizes that memory and speed follow from."""
-
-    model_type: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,64}$")]
-    layers: Annotated[int, Field(gt=0)]
-    hidden: Annotated[int, Field(gt=0)]
-    intermediate: Annotated[int, Field(gt=0)]
-    heads: Annotated[int, Field(gt=0)]
-    kv_heads: Annotated[int, Field(gt=0)]
-    head_dim: Annotated[int, Field(gt=0)]
-    vocab: Annotated[int, Field(gt=0)]
-    activation_bytes: Literal[2, 4] = 2
 
 
 class Tokenizer(CardPart):
@@ -104,8 +110,8 @@ class Price(CardPart):
         return self
 
 
-class ModelCard(CardPart):
-    """One model as the network serves it."""
+class ModelFacts(CardPart):
+    """What is known of a model without its files: enough to size, forecast and price it."""
 
     id: CardId
     name: Annotated[str, Field(min_length=1, max_length=100)]
@@ -113,13 +119,32 @@ class ModelCard(CardPart):
     licence: Annotated[str, Field(min_length=1, max_length=64)]
     context_tokens: Annotated[int, Field(gt=0)]
     weights_bytes: Annotated[int, Field(gt=0)]
-    source: Source
     shape: Shape
-    tokenizer: Tokenizer
     price: Price
+
+
+class ModelCard(ModelFacts):
+    """One model as the network serves it."""
+
+    source: Source
+    tokenizer: Tokenizer
 
     @property
     def revision(self) -> str:
         """SHA-256 of the card's canonical JSON (sorted keys, no spaces, ASCII), in hex."""
         content = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(content.encode("ascii")).hexdigest()
+
+
+class UnpinnedHub(CardPart):
+    """Where a model's files are published, and what its sizes were taken from; no hashes yet."""
+
+    type: Literal["unpinned"]
+    repo: RepoName
+    evidence: Annotated[str, Field(min_length=1, max_length=300)]
+
+
+class UnpinnedCard(ModelFacts):
+    """A model that the network knows and cannot serve until its files are pinned by hash."""
+
+    source: UnpinnedHub
