@@ -19,6 +19,7 @@ from rich.table import Table
 
 from coordinator.client import Client, ClientError, default_home, find_access
 from coordinator.ledger_cli import ledger_app
+from coordinator.seats_cli import seats_app
 from coordinator.statements_cli import mlx, statements_app
 
 EXIT_FAILED: Final = 1
@@ -39,6 +40,7 @@ app.add_typer(nodes_app, name="nodes")
 app.add_typer(accounts_app, name="accounts")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(statements_app)
+app.add_typer(seats_app)
 
 out = Console()
 err = Console(stderr=True)

@@ -74,6 +74,10 @@ class Client:
         """POST a JSON object."""
         return self._json("POST", path, json=body or {})
 
+    def put(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """PUT a JSON object."""
+        return self._json("PUT", path, json=body)
+
     def delete(self, path: str) -> dict[str, Any]:
         """DELETE."""
         return self._json("DELETE", path)

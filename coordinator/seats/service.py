@@ -63,7 +63,7 @@ def grant(session: Session, node: Node, card: RateCard, *, now_us: int) -> list[
     """Look at the node's seat anew; its terms."""
     if node.revoked_us is not None:
         return take_seat(session, node, "idle", now_us)
-    wanted: Seat = _seat(node.wanted_seat)
+    wanted: Seat = seat_named(node.wanted_seat)
     facts = seat_facts(session, node, now_us=now_us)
     return take_seat(session, node, granted_seat(facts, wanted, card) or "idle", now_us)
 
@@ -132,7 +132,8 @@ def _other_of_device(session: Session, node: Node, now_us: int) -> str | None:
     )
 
 
-def _seat(name: str) -> Seat:
+def seat_named(name: str) -> Seat:
+    """The seat of a row. Raises ValueError if there is none of that name."""
     match name:
         case "idle" | "dedicated" | "ultra":
             return name
