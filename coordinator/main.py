@@ -23,6 +23,7 @@ from coordinator.nodes.endpoints import router as nodes_router
 from coordinator.openai.endpoints import router as openai_router
 from coordinator.recovery import recover
 from coordinator.runtime import Runtime
+from coordinator.seats.endpoints import router as seats_router
 from coordinator.settings import Settings
 from coordinator.world import snapshot_of
 from web_world.routes import make_router as make_world_router
@@ -64,6 +65,7 @@ def build_app(settings: Settings) -> FastAPI:
     app.include_router(openai_router)
     app.include_router(jobs_router)
     app.include_router(nodes_router)
+    app.include_router(seats_router)
     app.include_router(accounts_router)
     app.include_router(ledger_router)
     app.include_router(make_world_router(lambda: snapshot_of(runtime)))
