@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Sequence
 from typing import Any, Final
 
 import structlog
@@ -20,7 +20,7 @@ from coordinator.commits import GroupCommit
 from coordinator.db import Database
 from coordinator.endings import Endings
 from coordinator.jobs.models import Job
-from coordinator.live import LiveJob
+from coordinator.live import LiveAttempt, LiveJob, lease_seconds
 from coordinator.nodes.channel import Channel, Fleet
 from coordinator.nodes.models import Slot
 from coordinator.placement.match import match
@@ -28,6 +28,7 @@ from coordinator.placement.types import HostFacts, JobFacts, NotPlaced, Placed, 
 from coordinator.relay import Relay
 from coordinator.reservations import AcceptedOffer, Reservation, Reservations, Wanted
 from coordinator.settings import Settings
+from node_agent.protocol import messages as wire
 
 log = structlog.get_logger()
 
@@ -59,6 +60,7 @@ class Dispatcher:
         self._relay = relay
         self._endings = endings
         self._take_up = take_up
+        self._is_stopped = False
         self._wake = asyncio.Event()
         self._expected = 0
         self._none_expected = asyncio.Event()
@@ -109,16 +111,21 @@ class Dispatcher:
 
     # -- deciding --------------------------------------------------------------------------------
 
+    def stop_offers(self) -> None:
+        """Place nothing any more; what runs goes on."""
+        self._is_stopped = True
+
     async def _look(self) -> None:
         job_ids, slots = await run_in_threadpool(self._read_queue)
         taken: dict[str, int] = {}
         waiting: dict[str, NotPlaced] = {}
         chosen: list[tuple[LiveJob, Placed]] = []
-        for job_id in job_ids:
-            live = await self._placeable(job_id)
-            if live is None:
+        for job_id, created_us in job_ids:
+            live = await self._placeable(job_id, created_us)
+            if live is None or self._is_stopped:
                 continue
-            choice = match(live.facts(clock.monotonic()), self.hosts(slots, taken))
+            apart = {choice.node_id for other, choice in chosen if other.is_kept_apart}
+            choice = match(live.facts(clock.monotonic()), self.hosts(slots, taken, apart))
             if isinstance(choice, NotPlaced):
                 waiting[job_id] = choice
                 continue
@@ -134,27 +141,47 @@ class Dispatcher:
         await self._start_all(chosen)
         self.last_look = waiting
 
-    async def _placeable(self, job_id: str) -> LiveJob | None:
+    async def _placeable(self, job_id: str, created_us: int) -> LiveJob | None:
         live = await self._take_up(job_id)
-        if live is None or live.attempt is not None or live.is_ending:
+        if live is None or live.attempt is not None or live.is_ending or live.is_being_queued:
+            return None
+        if live.is_whole:
+            self._endings.end_whole(live)
+            return None
+        waited_seconds = (clock.wall_us() - created_us) / 1e6
+        if waited_seconds > self._settings.queue_seconds_max:
+            self._relay.give_up(live, waited_seconds)
             return None
         return live
 
     def _give(self, choice: Placed, tokens: int) -> None:
         self._given_tokens[choice.node_id] = self._given_tokens.get(choice.node_id, 0) + tokens
 
-    def hosts(self, slots: Sequence[Slot], taken: dict[str, int]) -> list[HostFacts]:
-        """The connected nodes as placement sees them; `taken` are seats taken in this round."""
+    def hosts(
+        self, slots: Sequence[Slot], taken: dict[str, int], apart: Collection[str] = ()
+    ) -> list[HostFacts]:
+        """The connected nodes as placement sees them.
+
+        `taken` are seats taken in this round, `apart` nodes on which a job was put that shares none.
+        """
         now = clock.monotonic()
+        apart = {*apart, *self._relay.jobs.nodes_kept_apart()}
         by_node: dict[str, list[Slot]] = {}
         for slot in slots:
             by_node.setdefault(slot.node_id, []).append(slot)
         return [
-            self._host(channel, by_node.get(channel.node_id, []), taken, now)
+            self._host(channel, by_node.get(channel.node_id, []), taken, apart, now)
             for channel in self._fleet.channels.values()
         ]
 
-    def _host(self, channel: Channel, slots: Sequence[Slot], taken: dict[str, int], now: float) -> HostFacts:
+    def _host(
+        self,
+        channel: Channel,
+        slots: Sequence[Slot],
+        taken: dict[str, int],
+        apart: Collection[str],
+        now: float,
+    ) -> HostFacts:
         return HostFacts(
             node_id=channel.node_id,
             owner_id=channel.owner_id,
@@ -176,19 +203,22 @@ class Dispatcher:
                 for slot in slots
             ),
             given_tokens=self._given_tokens.get(channel.node_id, 0),
+            standing=self._endings.health.standing(channel.device),
+            is_kept_apart=channel.node_id in apart,
         )
 
-    def _read_queue(self) -> tuple[list[str], list[Slot]]:
+    def _read_queue(self) -> tuple[list[tuple[str, int]], list[Slot]]:
+        """The oldest queued jobs, each with when it came, and all slots."""
         with self._database.read() as session:
-            jobs = session.scalars(
-                select(Job.id)
+            jobs = session.execute(
+                select(Job.id, Job.created_us)
                 .where(Job.state == "queued")
                 .order_by(Job.created_us, Job.id)
                 .limit(QUEUE_LOOK_MAX)
             ).all()
             slots = session.scalars(select(Slot)).all()
             session.expunge_all()
-            return list(jobs), list(slots)
+            return [(row.id, row.created_us) for row in jobs], list(slots)
 
     def judge(self, job: JobFacts) -> Placed | NotPlaced:
         """What placement would say now; used to refuse at once what no host could ever take."""
@@ -207,7 +237,14 @@ class Dispatcher:
             if not group:
                 continue
             wanted = [Wanted(live.job_id, live.card, choice) for live, choice in group]
-            found = await run_in_threadpool(self._reservations.reserve, wanted)
+            try:
+                found = await run_in_threadpool(self._reservations.reserve, wanted)
+            except Exception:
+                # Nobody knows whether it was committed: what runs without us is queued again.
+                for live, choice in group:
+                    self._give(choice, -live.work.max_tokens)
+                    self._endings.requeue_unsent(live)
+                raise
             for (live, choice), reservation in zip(group, found, strict=True):
                 if reservation is None:
                     self._give(choice, -live.work.max_tokens)
@@ -216,12 +253,19 @@ class Dispatcher:
                 # Else its end, written after this reservation, ends the attempt too.
 
     def _offer(self, live: LiveJob, choice: Placed, reservation: Reservation) -> None:
-        step = choice.forecast.prefill_seconds + 1 / choice.forecast.tokens_per_second
-        deadline = max(self._settings.progress_floor_seconds, self._settings.progress_forecast_factor * step)
-        attempt = self._relay.begin(
-            live, fence=reservation.fence, node_id=choice.node_id, deadline_seconds=deadline
+        deadline = lease_seconds(
+            self._settings,
+            prefill_seconds=choice.forecast.prefill_seconds,
+            step_seconds=1 / choice.forecast.tokens_per_second,
         )
         channel = self._fleet.get(choice.node_id)
+        attempt = self._relay.begin(
+            live,
+            fence=reservation.fence,
+            node_id=choice.node_id,
+            device=channel.device if channel is not None else "",
+            deadline_seconds=deadline,
+        )
         if channel is None or not channel.send(self._relay.offer_of(live, attempt)):
             self._endings.drop_attempt(live, "lost", "node_left", is_fault=False)
             return
@@ -241,7 +285,8 @@ class Dispatcher:
                 asyncio.shield(attempt.answered), self._settings.offer_seconds_max
             )
         except TimeoutError:
-            self._endings.drop_attempt(live, "lost", "offer_unanswered", is_fault=True)
+            if live.attempt is attempt:
+                self._unanswered(live, attempt)
             return
         if live.attempt is not attempt or live.is_ending:
             return
@@ -254,6 +299,15 @@ class Dispatcher:
         self._accepts.append(AcceptedOffer(live.job_id, fence, attempt.accepted_us))
         if len(self._accepts) == 1:
             self._spawn(self._record_accepts())
+
+    def _unanswered(self, live: LiveJob, attempt: LiveAttempt) -> None:
+        """A node that spoke meanwhile could have answered; one that did not is silent, not at fault."""
+        channel = self._fleet.get(attempt.node_id)
+        has_spoken = channel is not None and channel.heard_at > attempt.begun_at
+        live.excluded[attempt.node_id] = clock.monotonic() + self._settings.node_lost_seconds
+        cancel = wire.Cancel(job_id=live.job_id, fence=attempt.fence, reason="lost")
+        self._endings.tell(attempt.node_id, cancel)
+        self._endings.drop_attempt(live, "lost", "offer_unanswered", is_fault=has_spoken)
 
     async def _record_accepts(self) -> None:
         """Write the accepts of a moment together, once their prompts are under way."""

@@ -17,12 +17,16 @@ from sqlalchemy.orm import Session
 from coordinator import clock, errors, settlement
 from coordinator.commits import GroupCommit, LedgerRefusedError, Write, Written
 from coordinator.errors import ApiError
+from coordinator.jobs import prefixes
+from coordinator.jobs.models import Job
 from coordinator.jobs.payloads import PayloadBox
 from coordinator.jobs.schemas import AttemptEnd, JobEnd
 from coordinator.jobs.states import AttemptState, InvalidTransitionError
 from coordinator.jobs.stream import Delta, Ending
-from coordinator.live import LiveAttempt, LiveJob
+from coordinator.live import Fault, LiveAttempt, LiveJob
 from coordinator.nodes.channel import Fleet
+from coordinator.nodes.health import JOBS_OWN_FAULTS
+from coordinator.nodes.health_book import HealthBook
 from coordinator.settings import Settings
 from node_agent.protocol import messages as wire
 from node_agent.protocol.signing import tokens_digest
@@ -33,6 +37,7 @@ T = TypeVar("T")
 
 RETRY_SECONDS: Final = (0.05, 0.2, 1.0, 5.0)
 DRAIN_SECONDS: Final = 10.0  # what is not written by then is made up for at the next start
+LOSSES: Final = frozenset({"node_lost", "node_silent"})  # of the network: nobody is to blame
 REFUSALS: Final = (settlement.SettlementError, InvalidTransitionError, LedgerRefusedError)
 
 
@@ -48,6 +53,8 @@ class Endings:
         self._fleet: Final = fleet
         self._payloads: Final = payloads
         self._tasks: Final[set[asyncio.Task[None]]] = set()
+        self.health: Final = HealthBook(settings)
+        self.health.on_change = self._store_health
         self.wake_dispatch: Callable[[], None] = lambda: None
         self.jobs_ended = 0
 
@@ -64,7 +71,7 @@ class Endings:
     ) -> None:
         """End the attempt and queue the job again, unless its answer is whole already, or fail it
         after too many faults. What an attempt that is not proven delivered is neither paid for
-        nor charged.
+        nor charged; where nobody has had it, the next attempt delivers it anew.
         """
         attempt = live.attempt
         if attempt is None or live.is_ending:
@@ -72,39 +79,73 @@ class Endings:
         if not attempt.answered.done():
             attempt.answered.set_result("busy")
         now = clock.monotonic()
-        live.failed_attempts += is_fault
-        if is_fault:
-            live.excluded[attempt.node_id] = now + self._settings.fault_pause_seconds
+        error = self._count(live, attempt, state, reason, is_fault=is_fault)
         if not is_proven:
-            live.unproven_tokens += len(attempt.received)
             attempt.is_proven = False
-        is_whole = len(live.token_ids) >= live.work.max_tokens
-        if is_whole and not live.unproven_tokens:
-            self.end(
-                live,
-                "done",
-                attempt_state=state,
-                attempt_reason=reason,
-                finish_reason="length",
-            )
-        elif is_whole or live.failed_attempts >= self._settings.attempts_max:
+            if live.take_back(len(attempt.received)):
+                attempt.received.clear()
+            live.unproven_tokens += len(attempt.received)
+        if live.is_whole and not live.unproven_tokens:
+            self.end_whole(live, attempt_state=state, attempt_reason=reason)
+        elif live.is_whole or error is not None:
             self.end(
                 live,
                 "failed",
                 attempt_state=state,
                 attempt_reason=reason,
-                error=errors.host_lost(reason),
+                error=error or errors.host_lost(reason),
             )
         else:
             live.attempt, live.waiting_since = None, now
             end = self._attempt_end(attempt, state, reason)
             live.requeueing = self._spawn(self._requeue(live, end))
 
+    def _count(
+        self, live: LiveJob, attempt: LiveAttempt, state: AttemptState, reason: str, *, is_fault: bool
+    ) -> ApiError | None:
+        """Note against Mac and job how the attempt ended; the job's error if it was once too often."""
+        if not is_fault:
+            is_loss = state == "lost" and reason in LOSSES
+            live.losses = live.losses + 1 if is_loss and not attempt.received else 0
+            return errors.host_lost(reason) if live.losses >= self._settings.losses_max else None
+        live.failed_attempts += 1
+        live.excluded[attempt.node_id] = clock.monotonic() + self._settings.fault_pause_seconds
+        fault = Fault(reason, attempt.device, was_alone=not attempt.had_company)
+        alike = [other for other in live.faults if other.reason == reason and other.device != attempt.device]
+        live.faults.append(fault)
+        if reason in JOBS_OWN_FAULTS and alike and fault.was_alone:
+            for other in alike:
+                self.health.take_back(other.device)
+            return fails_alike(reason)
+        self.health.note_fault(attempt.device, reason, begun_at=attempt.begun_at)
+        # Whether it or its neighbours crash Macs is seen when it runs alone.
+        live.is_kept_apart = reason in JOBS_OWN_FAULTS and (bool(alike) or live.is_kept_apart)
+        return errors.host_lost(reason) if live.failed_attempts >= self._settings.attempts_max else None
+
     async def _requeue(self, live: LiveJob, end: AttemptEnd) -> None:
+        changes, prefix = live.changes, live.prefix()
+
         def write(session: Session) -> Written[bool]:
-            return Written(settlement.requeue(session, live.job_id, end))
+            is_done = settlement.requeue(session, live.job_id, end)
+            # With the end of its attempt, so that attempts and prefix never tell two stories.
+            if changes:
+                prefixes.store(session, {live.job_id: prefix}, self._payloads)
+            return Written(is_done)
 
         await self._until_done(write, what="requeue", job_id=live.job_id)
+        live.stored_changes = max(live.stored_changes, changes)
+        self.wake_dispatch()
+
+    def requeue_unsent(self, live: LiveJob) -> None:
+        """Queue a job again whose reservation may or may not have been committed: nobody knows."""
+        if live.attempt is None and not live.is_ending:
+            live.requeueing = self._spawn(self._requeue_unsent(live))
+
+    async def _requeue_unsent(self, live: LiveJob) -> None:
+        def write(session: Session) -> Written[bool]:
+            return Written(requeue_unsent(session, live.job_id, reason="offer_not_sent"))
+
+        await self._until_done(write, what="requeue_unsent", job_id=live.job_id)
         self.wake_dispatch()
 
     # -- jobs ------------------------------------------------------------------------------------
@@ -124,12 +165,15 @@ class Endings:
         submitter is charged; whoever cancels pays for what was relayed.
         """
         live.is_ending = True
+        if state == "done" and attempt_state == "done" and live.attempt is not None:
+            self.health.note_success(live.attempt.device, begun_at=live.attempt.begun_at)
         if state == "done":
             last = live.answer.finish("eos" if finish_reason == "stop" else "length")
             if last.finished == "stop":
                 finish_reason = "stop"
             if last.text or last.logprobs:
-                live.stream.append(Delta(len(live.token_ids), last.text, last.logprobs))
+                # Behind all tokens, so that a reader who had these goes on with it.
+                live.stream.append(Delta(len(live.token_ids) + 1, last.text, last.logprobs))
         attempt = live.attempt
         reason = attempt_reason or (error.code if error is not None else finish_reason)
         end = JobEnd(
@@ -145,6 +189,15 @@ class Endings:
             late=frozenset(live.late),
         )
         _ = self._spawn(self._settle(live, end, error))
+
+    def end_whole(
+        self, live: LiveJob, *, attempt_state: AttemptState = "lost", attempt_reason: str | None = None
+    ) -> None:
+        """End a job well that has all its tokens, though nobody is left to say so."""
+        finish: Literal["stop", "length"] = "stop" if live.answer.finished == "stop" else "length"
+        self.end(
+            live, "done", attempt_state=attempt_state, attempt_reason=attempt_reason, finish_reason=finish
+        )
 
     async def _settle(self, live: LiveJob, end: JobEnd, error: ApiError | None) -> None:
         if live.requeueing is not None:
@@ -187,6 +240,16 @@ class Endings:
         live.stream.end(replace(ending, charge_umlx=settled.charge_umlx, error=error))
         self.wake_dispatch()
 
+    def _store_health(self, device: str) -> None:
+        def write(session: Session) -> Written[None]:
+            self.health.store(session, device)
+            return Written(None)
+
+        async def store() -> None:
+            await self._until_done(write, what="health", job_id=None)
+
+        _ = self._spawn(store())
+
     def _attempt_end(
         self, attempt: LiveAttempt, state: AttemptState, reason: str | None, signature: str | None = None
     ) -> AttemptEnd:
@@ -201,7 +264,7 @@ class Endings:
             node_signature=signature,
         )
 
-    async def _until_done(self, write: Write[T], *, what: str, job_id: str) -> T:
+    async def _until_done(self, write: Write[T], *, what: str, job_id: str | None) -> T:
         """Have a write committed, however often it takes: money and states are never given up.
 
         Raises one of `REFUSALS` where trying again is of no use.
@@ -237,3 +300,23 @@ class Endings:
             _, late = await asyncio.wait(set(self._tasks), timeout=DRAIN_SECONDS)
             for task in late:
                 task.cancel()
+
+
+def requeue_unsent(session: Session, job_id: str, *, reason: str) -> bool:
+    """Queue a running job again whose attempt nobody carries. False if it does not run."""
+    job = session.get(Job, job_id, with_for_update=True)
+    if job is None or job.state != "running":
+        return False
+    lost = AttemptEnd(fence=job.fence, state="lost", reason=reason, delivered_tokens=0)
+    return settlement.requeue(session, job_id, lost)
+
+
+def fails_alike(reason: str) -> ApiError:
+    """Two Macs failed on this job in the same way: it is the job, and no third is tried."""
+    return ApiError(
+        422,
+        "job_fails_alike",
+        f"Two Macs failed on this request in the same way ({reason}), so no other was tried. "
+        "Change the request: a shorter prompt, a smaller max_tokens, or another model.",
+        should_retry=False,
+    )

@@ -275,6 +275,24 @@ def host_lost(why: str) -> ApiError:
     )
 
 
+def coordinator_restarting(job_id: str | None = None) -> ApiError:
+    """The coordinator is told to stop: nothing new is taken, and what runs goes on afterwards."""
+    how = "Send the request again."
+    if job_id is not None:
+        how = (
+            f"The job goes on: follow GET /v1/jobs/{job_id}/events from the last event's id on, or send "
+            "the request again with the same Idempotency-Key."
+        )
+    return ApiError(
+        503,
+        "coordinator_restarting",
+        f"The coordinator restarts. {how}",
+        type="server_error",
+        retry_after_seconds=2,
+        should_retry=job_id is None,
+    )
+
+
 def template_failed() -> ApiError:
     """The model's chat template crashed or ran over its limits: the card's fault, not the caller's."""
     return ApiError(

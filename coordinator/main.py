@@ -39,7 +39,7 @@ def build_app(settings: Settings) -> FastAPI:
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
         # A thread waiting for a connection that another thread holds helps nobody.
         anyio.to_thread.current_default_thread_limiter().total_tokens = POOL_CONNECTIONS
-        await run_in_threadpool(recover, runtime)
+        await recover(runtime)
         await runtime.start()
         timers = TimerThread(runtime) if settings.redis_url is None else None
         if timers is None:

@@ -16,7 +16,7 @@ import structlog
 from coordinator import clock, errors
 from coordinator.endings import Endings
 from coordinator.errors import ApiError
-from coordinator.jobs.stream import Delta
+from coordinator.leases import Leases
 from coordinator.live import LiveAttempt, LiveJob, LiveJobs
 from coordinator.nodes.channel import Channel, Fleet
 from coordinator.settings import Settings
@@ -24,8 +24,6 @@ from node_agent.protocol import messages as wire
 from node_agent.protocol.signing import decode_bytes, is_signed_by, result_statement, tokens_digest
 
 log = structlog.get_logger()
-
-SWEEP_SECONDS: Final = 1.0
 
 CancelReason = Literal["client", "expired"]
 
@@ -39,6 +37,9 @@ class Relay:
         self._fleet: Final = fleet
         self.jobs: Final = jobs
         self._endings: Final = endings
+        self.leases: Final = Leases(
+            settings=settings, fleet=fleet, jobs=jobs, endings=endings, leave=self._leave
+        )
         self.tokens_relayed = 0
 
     # -- jobs ------------------------------------------------------------------------------------
@@ -67,18 +68,58 @@ class Relay:
         )
         return True
 
+    def give_up(self, live: LiveJob, waited_seconds: float) -> None:
+        """End a job that no host took in all that time."""
+        why = f"none took it within {waited_seconds / 3600:.0f} hours"
+        error = errors.no_host_available(why, retry_after_seconds=None)
+        _ = self.cancel(live.job_id, reason="expired", error=error)
+
+    def _leave(self, live: LiveJob, error: ApiError) -> None:
+        _ = self.cancel(live.job_id, reason="client", error=error)
+
     # -- attempts --------------------------------------------------------------------------------
 
-    def begin(self, live: LiveJob, *, fence: int, node_id: str, deadline_seconds: float) -> LiveAttempt:
+    def begin(
+        self, live: LiveJob, *, fence: int, node_id: str, device: str, deadline_seconds: float
+    ) -> LiveAttempt:
         """From now on frames of this fence from this node count."""
         live.waiting_since = None
+        neighbours = [attempt for _, attempt in self.jobs.on_node(node_id)]
+        for neighbour in neighbours:
+            neighbour.had_company = True
         live.attempt = LiveAttempt(
             fence=fence,
             node_id=node_id,
+            device=device,
             deadline_seconds=deadline_seconds,
             answered=asyncio.get_running_loop().create_future(),
+            had_company=bool(neighbours),
         )
         return live.attempt
+
+    def take_up(
+        self,
+        live: LiveJob,
+        *,
+        fence: int,
+        node_id: str,
+        device: str,
+        deadline_seconds: float,
+        received: int,
+        accepted_us: int | None,
+    ) -> None:
+        """Carry an attempt that an earlier process began: its node gets some time to come back.
+
+        The last `received` tokens of what was delivered are its own.
+        """
+        attempt = self.begin(
+            live, fence=fence, node_id=node_id, device=device, deadline_seconds=deadline_seconds
+        )
+        attempt.received.extend(live.token_ids[len(live.token_ids) - received :])
+        attempt.accepted_us = accepted_us
+        attempt.is_from_before = True
+        attempt.gone_since = clock.monotonic()
+        _ = self.jobs.add(live)
 
     def offer_of(self, live: LiveJob, attempt: LiveAttempt) -> wire.Offer:
         """The frame that asks the node to run the attempt."""
@@ -174,20 +215,19 @@ class Relay:
         elif logprobs is None:
             self._refuse(live, attempt, "logprobs_missing")
             return
+        before = len(live.token_ids)
         try:
-            made = live.answer.push(ids, logprobs)
+            finished = live.push(ids, logprobs)
         except ValueError:
             self._refuse(live, attempt, "bad_chunk")
             return
         attempt.last_progress_at = clock.monotonic()
         if attempt.first_token_us is None:
             attempt.first_token_us = clock.wall_us()
-        taken = ids[: live.answer.completion_tokens - len(live.token_ids)]
+        taken = live.token_ids[before:]
         attempt.received.extend(taken)
-        live.token_ids.extend(taken)
         self.tokens_relayed += len(taken)
-        live.stream.append(Delta(len(live.token_ids), made.text, made.logprobs))
-        if made.finished is not None:
+        if finished is not None:
             self._endings.tell(
                 attempt.node_id,
                 wire.Cancel(job_id=live.job_id, fence=attempt.fence, reason="stop_string"),
@@ -265,10 +305,17 @@ class Relay:
         """Go on with the attempts that node and relay both know; close all others."""
         theirs = {(attempt.job_id, attempt.fence) for attempt in live}
         for job, attempt in self.jobs.on_node(channel.node_id):
-            attempt.gone_since = None
+            was_before, attempt.is_from_before = attempt.is_from_before, False
             if (job.job_id, attempt.fence) in theirs:
                 theirs.discard((job.job_id, attempt.fence))
+                if attempt.gone_since is not None:
+                    # The time without a socket is no time without progress.
+                    attempt.last_progress_at = clock.monotonic()
+                attempt.gone_since = None
+                self._accepted(job, attempt)
                 self._ask_again(channel, job, attempt)
+            elif was_before:
+                self._endings.drop_attempt(job, "lost", "coordinator_restarted", is_fault=False)
             else:
                 self._endings.drop_attempt(job, "lost", "node_restarted", is_fault=True)
         for job_id, fence in theirs:
@@ -276,57 +323,14 @@ class Relay:
             channel.send(wire.Settled(job_id=job_id, fence=fence))
         self._endings.wake_dispatch()
 
-    def node_disconnected(self, channel: Channel, *, graceful: bool) -> None:
+    def node_disconnected(self, channel: Channel, *, goodbye: wire.Goodbye | None) -> None:
         """A goodbye ends the node's attempts at once; a broken socket gets time to come back."""
         for live, attempt in self.jobs.on_node(channel.node_id):
-            if graceful:
-                self._endings.drop_attempt(live, "lost", "node_left", is_fault=False)
+            if goodbye is not None:
+                reason = "asleep" if goodbye.reason == "sleep" else "node_left"
+                self._endings.drop_attempt(live, "lost", reason, is_fault=False)
             else:
                 attempt.gone_since = clock.monotonic()
-
-    async def sweep_forever(self) -> None:
-        """End attempts that stopped making progress; forget streams that ended long ago."""
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            try:
-                self.sweep(clock.monotonic())
-            except Exception:
-                log.exception("sweep_failed")
-
-    def sweep(self, now: float) -> None:
-        """One look over all attempts at monotonic time `now`."""
-        for live in self.jobs:
-            attempt = live.attempt
-            if live.ended_at is not None:
-                if now - live.ended_at > self._settings.stream_keep_seconds and not live.stream.readers:
-                    self.jobs.drop(live)
-            elif live.is_ending:
-                continue
-            elif attempt is None:
-                self._sweep_waiting(live, now)
-            elif (
-                attempt.gone_since is not None
-                and now - attempt.gone_since > self._settings.socket_grace_seconds
-            ):
-                self._endings.drop_attempt(live, "lost", "node_lost", is_fault=True)
-            elif now - attempt.last_progress_at > attempt.deadline_seconds:
-                self._endings.tell(
-                    attempt.node_id,
-                    wire.Cancel(job_id=live.job_id, fence=attempt.fence, reason="lost"),
-                )
-                self._endings.drop_attempt(live, "lost", "no_progress", is_fault=True)
-
-    def _sweep_waiting(self, live: LiveJob, now: float) -> None:
-        """A stream that has begun is not kept waiting for another host for ever."""
-        limit = self._settings.resume_wait_seconds
-        has_begun = live.stream.phase == "accepted" and not live.is_async
-        if has_begun and live.waiting_since is not None and now - live.waiting_since > limit:
-            self._endings.end(
-                live,
-                "failed",
-                attempt_state="lost",
-                error=errors.host_lost(f"no other Mac took over within {limit:g} s"),
-            )
 
     # -- small things ----------------------------------------------------------------------------
 

@@ -10,9 +10,8 @@ from typing import Final
 import structlog
 from starlette.concurrency import run_in_threadpool
 
-from coordinator import errors
+from coordinator import clock, errors
 from coordinator.accounts.service import ensure_ledger_accounts
-from coordinator.answer import AnswerText
 from coordinator.catalogue.cards import Catalogue, load_catalogue
 from coordinator.catalogue.tokenizer_files import Tokenizers
 from coordinator.commits import GroupCommit
@@ -26,9 +25,11 @@ from coordinator.db import (
 )
 from coordinator.dispatch import Dispatcher
 from coordinator.endings import Endings
+from coordinator.jobs import prefixes
 from coordinator.jobs import service as jobs
 from coordinator.jobs.payloads import PayloadBox, PayloadError
 from coordinator.jobs.schemas import Work
+from coordinator.jobs.states import JobState
 from coordinator.jobs.stream import Ending, JobStream
 from coordinator.live import LiveJob, LiveJobs
 from coordinator.nodes.channel import Channel, Fleet
@@ -39,6 +40,7 @@ from coordinator.openai.results import whole_result
 from coordinator.placement.match import plan_slot
 from coordinator.placement.types import JobFacts, NotPlaced
 from coordinator.policy.rate_cards import ensure_first_card
+from coordinator.prefix_writer import PrefixWriter
 from coordinator.relay import Relay
 from coordinator.seats.watch import StandingWatch
 from coordinator.settings import Settings
@@ -52,6 +54,7 @@ log = structlog.get_logger()
 
 DISPATCH_TOPIC: Final = "dispatch"
 GREETING_ALIAS: Final = "small"
+DRAIN_LOOK_SECONDS: Final = 0.05
 
 
 class Runtime:
@@ -94,6 +97,9 @@ class Runtime:
             settings=settings, commits=self.commits, fleet=self.fleet, payloads=self.payloads
         )
         self.relay: Final = Relay(settings=settings, fleet=self.fleet, jobs=self.jobs, endings=self.endings)
+        self.prefix_writer: Final = PrefixWriter(
+            settings=settings, jobs=self.jobs, commits=self.commits, payloads=self.payloads
+        )
         self.dispatcher: Final = Dispatcher(
             settings=settings,
             database=self.database,
@@ -105,6 +111,8 @@ class Runtime:
         )
         self.endings.wake_dispatch = self.dispatcher.wake
         self.fleet.on_change = self.dispatcher.wake
+        self.is_draining = False
+        self._hints: Final[set[asyncio.Task[None]]] = set()
         self.standing: Final = StandingWatch(
             self.database,
             self.fleet,
@@ -118,9 +126,27 @@ class Runtime:
         """Begin to listen, to place jobs and to watch leases."""
         await self.wakeups.start()
         self._tasks.append(asyncio.create_task(self.dispatcher.run()))
-        self._tasks.append(asyncio.create_task(self.relay.sweep_forever()))
+        self._tasks.append(asyncio.create_task(self.relay.leases.sweep_forever()))
+        self._tasks.append(asyncio.create_task(self.prefix_writer.run_forever()))
         self._tasks.append(asyncio.create_task(self._pass_wakeups_on()))
         self._tasks.append(asyncio.create_task(self.standing.run()))
+
+    async def drain(self) -> None:
+        """Before sockets and requests are closed: let answers end, then store the others.
+
+        Nothing is placed any more. Answers that somebody reads get `drain_seconds` to end; then
+        every reader is sent away with what to do, and the jobs go on where they are after a restart.
+        """
+        self.is_draining = True
+        self.dispatcher.stop_offers()
+        until = clock.monotonic() + self.settings.drain_seconds
+        while self.jobs.is_any_read() and clock.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(DRAIN_LOOK_SECONDS)
+        for live in self.jobs:
+            if live.ended_at is None:
+                live.stream.cut_off(errors.coordinator_restarting(live.job_id))
+        with contextlib.suppress(DatabaseBusy, DatabaseFull, DatabaseUnavailable):
+            _ = await self.prefix_writer.flush()
 
     async def stop(self) -> None:
         """Stop placing, write what has ended, let go of everything."""
@@ -147,6 +173,12 @@ class Runtime:
                 await woken.wait()
                 woken.clear()
                 self.dispatcher.wake()
+
+    def publish_later(self, topic: str) -> None:
+        """Wake whoever waits on `topic`, on any replica, without waiting for it."""
+        task = asyncio.get_running_loop().create_task(self.wakeups.publish(topic))
+        self._hints.add(task)
+        task.add_done_callback(self._hints.discard)
 
     # -- submitting ------------------------------------------------------------------------------
 
@@ -208,7 +240,7 @@ class Runtime:
             card=card,
             work=work,
             is_async=is_async,
-            answer=AnswerText(tokenizer.vocabulary, work.stop),
+            vocabulary=tokenizer.vocabulary,
             make_result=result,
         )
 
@@ -219,15 +251,16 @@ class Runtime:
         """
         live = self.jobs.get(job_id)
         if live is None:
-            revived = await run_in_threadpool(self._revive, job_id)
+            revived = await run_in_threadpool(self.revive, job_id, "queued")
             live = self.relay.add(revived) if revived is not None else self.jobs.get(job_id)
         return live
 
-    def _revive(self, job_id: str) -> LiveJob | None:
-        """A queued job that this process does not carry yet, from the database. Blocking."""
+    def revive(self, job_id: str, state: JobState = "running") -> LiveJob | None:
+        """A job in this state that this process does not carry yet, with what was delivered of it,
+        from the database. Blocking."""
         with self.database.read() as session:
             job = session.get(jobs.Job, job_id)
-            if job is None or job.state != "queued":
+            if job is None or job.state != state:
                 return None
             card = self.catalogue.by_revision(job.card_id, job.card_revision)
             if card is None:
@@ -235,11 +268,12 @@ class Runtime:
                 return None
             try:
                 work = jobs.load_work(session, job_id, self.payloads)
+                prefix = prefixes.load(session, job_id, self.payloads)
                 tokenizer = self.tokenizers.get(card)
             except (PayloadError, errors.ApiError) as error:
                 log.error("job_cannot_be_revived", job_id=job_id, error=str(error))  # noqa: TRY400
                 return None
-            return self.make_live(
+            live = self.make_live(
                 job_id=job.id,
                 account_id=job.account_id,
                 card=card,
@@ -248,6 +282,12 @@ class Runtime:
                 is_async=job.is_async,
                 created_us=job.created_us,
             )
+            # If its submitter's connection is an earlier process's, it is gone.
+            live.is_orphaned = not job.is_async and not work.is_kept
+            if prefix is not None:
+                live.restore(prefix)
+                live.waiting_since = clock.monotonic()
+            return live
 
     def refuse_hopeless(self, card: ModelCard, work: Work) -> None:
         """Raise 503 at once if no host that is connected could ever take the job.

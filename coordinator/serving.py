@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from pathlib import Path
@@ -19,12 +20,16 @@ from coordinator.http_limits import LimitedHttpProtocol
 from coordinator.jobs.payloads import PayloadError
 from coordinator.main import build_app
 from coordinator.observability import configure_logging
+from coordinator.policy.local_operators import ensure_local_budgets
+from coordinator.policy.operator_keyfile import KeyFileError
+from coordinator.runtime import Runtime
 from coordinator.settings import Settings
 from coordinator.sole_use import InUseError
 from node_agent.protocol.messages import FRAME_BYTES_MAX
 
 BACKLOG: Final = 2048
-SHUTDOWN_SECONDS: Final = 10  # streams that are under way get so long to end
+SHUTDOWN_SECONDS: Final = 10  # whatever is under way when all streams have ended gets so long
+FORCE_LOOK_SECONDS: Final = 0.1
 
 
 def serve_forever(home: Path, *, host: str | None, port: int | None, log_json: bool) -> None:
@@ -62,6 +67,23 @@ def read_settings(home: Path, **given: object) -> Settings:
         raise ClientError(f"{name}: {first['msg']}") from None
 
 
+class DrainingServer(uvicorn.Server):
+    """Lets answers end before it closes sockets and requests."""
+
+    def __init__(self, config: uvicorn.Config, runtime: Runtime) -> None:
+        super().__init__(config)
+        self._runtime: Final = runtime
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no new work, let what runs end or be stored, then close. A second signal cuts it short."""
+        draining = asyncio.create_task(self._runtime.drain())
+        while not draining.done() and not self.force_exit:
+            await asyncio.wait({draining}, timeout=FORCE_LOOK_SECONDS)
+        draining.cancel()
+        await asyncio.gather(draining, return_exceptions=True)
+        await super().shutdown(sockets)
+
+
 def make_server(app: FastAPI, *, shutdown_seconds: int = SHUTDOWN_SECONDS) -> uvicorn.Server:
     """The server with the limits that nodes and submitters rely on."""
     config = uvicorn.Config(
@@ -76,7 +98,7 @@ def make_server(app: FastAPI, *, shutdown_seconds: int = SHUTDOWN_SECONDS) -> uv
         timeout_graceful_shutdown=shutdown_seconds,
         server_header=False,
     )
-    return uvicorn.Server(config)
+    return DrainingServer(config, app.state.runtime)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -97,7 +119,8 @@ def _listen(host: str, port: int) -> socket.socket:
 def make_account(home: Path, name: str, *, grant_umlx: int, is_operator: bool) -> tuple[str, str]:
     """Make an account and a key in the coordinator's database: (account id, key).
 
-    Raises `ClientError`.
+    A grant is drawn from a budget; a network without operators' keys gets local ones in `home`
+    that sign it. Raises `ClientError`.
     """
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     settings = read_settings(home)
@@ -109,9 +132,11 @@ def make_account(home: Path, name: str, *, grant_umlx: int, is_operator: bool) -
     database = Database(engine)
     try:
         with database.write() as session:
+            if grant_umlx:
+                _ = ensure_local_budgets(session, home, now_us=database.now_us(session))
             account = create_account(session, name, grant_umlx=grant_umlx, is_operator=is_operator)
             return account.id, create_key(session, account, "first")
-    except AccountError as error:
+    except (AccountError, KeyFileError, OSError) as error:
         raise ClientError(str(error)) from None
     finally:
         database.close()

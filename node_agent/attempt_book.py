@@ -23,6 +23,8 @@ class CoreSettings:
     width: int = 8
     # The node gives up before the coordinator does, so that the reason reaches it.
     deadline_share: float = 0.8
+    # Work is kept for so long after the coordinator was last heard; it gives it away after 30 s.
+    keep_seconds: float = 24.0
     stop_seconds: float = 10.0
     drain_seconds: float = 5.0
     report_wait_seconds: float = 2.0
@@ -63,11 +65,14 @@ class AttemptBook:
         self.attempts[offer.job_id] = attempt
         return attempt
 
-    def link_changed(self) -> None:
-        """The socket came or went: every attempt waits to be told where to go on."""
+    def link_changed(self, silent_seconds: float = 0.0) -> None:
+        """The socket came or went: every attempt waits to be told where to go on.
+
+        `silent_seconds` before now the coordinator was last heard.
+        """
         for attempt in self.attempts.values():
             if attempt.unheard_since_seconds is None:
-                attempt.unheard_since_seconds = self.now_seconds
+                attempt.unheard_since_seconds = self.now_seconds - silent_seconds
             attempt.report_wait_seconds = self._settings.report_wait_seconds
             attempt.report_due_seconds = self.now_seconds + self._settings.report_wait_seconds
 

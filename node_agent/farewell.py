@@ -33,7 +33,7 @@ class _Farewell:
         self.link.send(wire.Goodbye(reason="leave"), Lane.CONTROL)
         self.welcomed.set()
 
-    def on_link_down(self) -> None:
+    def on_link_down(self, silent_seconds: float) -> None:
         pass
 
     def on_frame(self, message: wire.ToNode) -> None:

@@ -52,7 +52,7 @@ class LinkOwner(Protocol):
 
     def on_link_up(self, welcome: wire.Welcome) -> None: ...
 
-    def on_link_down(self) -> None: ...
+    def on_link_down(self, silent_seconds: float) -> None: ...
 
     def on_frame(self, message: wire.ToNode) -> None: ...
 
@@ -68,10 +68,13 @@ def backoff_seconds(
 ) -> float:
     """Wait before the next try after so many failures in a row: full jitter below a bound.
 
-    The bound starts at `backoff_seconds_min` and doubles up to `backoff_seconds_max`; a wait
-    drawn from all of it keeps a fleet from coming back at once.
+    After a first failure the bound is `first_wait_seconds_max`; then it starts at
+    `backoff_seconds_min` and doubles up to `backoff_seconds_max`. A wait drawn from all of it keeps
+    a fleet from coming back at once.
     """
-    doublings = min(max(failures - 1, 0), 30)
+    if failures <= 1:
+        return draw() * settings.first_wait_seconds_max
+    doublings = min(failures - 2, 30)
     bound = min(settings.backoff_seconds_max, settings.backoff_seconds_min * 2.0**doublings)
     return draw() * bound
 
@@ -90,6 +93,7 @@ class Link:
         self._flushed = asyncio.Event()
         self._is_up = False
         self._is_closing = False
+        self._heard_at = 0.0
         self._socket: ClientConnection | None = None
 
     @property
@@ -144,13 +148,13 @@ class Link:
             socket_url(self._origin),
             compression=None,
             max_size=wire.FRAME_BYTES_MAX,
-            ping_interval=self._settings.ping_seconds,
-            ping_timeout=self._settings.ping_seconds,
+            ping_interval=None,  # `_keep_alive` does it, and knows when something was heard
             close_timeout=FLUSH_SECONDS,
         ) as socket:
             self._socket = socket
             try:
                 welcome = await asyncio.wait_for(self._introduce(socket), self._settings.challenge_seconds)
+                self._heard_at = time.monotonic()
                 self._control.clear()
                 self._data.clear()
                 self._is_up = True
@@ -162,7 +166,7 @@ class Link:
                 self._socket = None
                 if self._is_up:
                     self._is_up = False
-                    self._owner.on_link_down()
+                    self._owner.on_link_down(time.monotonic() - self._heard_at)
 
     async def _introduce(self, socket: ClientConnection) -> wire.Welcome:
         challenge = _parse(await socket.recv())
@@ -175,16 +179,32 @@ class Link:
         return welcome
 
     async def _carry(self, socket: ClientConnection) -> None:
-        """Write in a task of its own, read here: neither waits for the other."""
-        writer = asyncio.create_task(self._write(socket))
+        """Write and ping in tasks of their own, read here: none waits for another."""
+        asides = [asyncio.create_task(work) for work in (self._write(socket), self._keep_alive(socket))]
         try:
             async for frame in socket:
+                self._heard_at = time.monotonic()
                 self._hear(frame)
             # A normal close ends the loop silently; its code may still be a refusal.
             raise LinkLostError(f"closed with code {socket.close_code}")
         finally:
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+            for task in asides:
+                task.cancel()
+            await asyncio.gather(*asides, return_exceptions=True)
+
+    async def _keep_alive(self, socket: ClientConnection) -> None:
+        """Ping, and give the socket up when no answer comes: a dead network closes nothing."""
+        while True:
+            await asyncio.sleep(self._settings.ping_seconds)
+            pong = await socket.ping()
+            try:
+                await asyncio.wait_for(pong, self._settings.pong_seconds)
+            except TimeoutError:
+                log.warning("link_silent", seconds=round(time.monotonic() - self._heard_at, 1))
+                # A polite close would wait for the same dead network.
+                socket.transport.abort()
+                return
+            self._heard_at = time.monotonic()
 
     def _hear(self, frame: str | bytes) -> None:
         try:

@@ -21,11 +21,17 @@ class LinkSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="MLXNODE_LINK_", frozen=True)
 
-    # Full jitter between 0 and the bound, which doubles from the first to the last.
+    # A socket that was steady is dialled again almost at once: most losses are of the moment, and
+    # the coordinator gives work away after 2 s. The draw keeps a fleet from coming back at once.
+    first_wait_seconds_max: float = Field(default=0.2, ge=0)
+    # After further failures: full jitter up to a bound that doubles from the first to the last.
     backoff_seconds_min: float = Field(default=0.5, gt=0)
     backoff_seconds_max: float = Field(default=30.0, gt=0)
     challenge_seconds: float = Field(default=10.0, gt=0)
-    ping_seconds: float = Field(default=20.0, gt=0)
+    # A socket that nobody answers on is given up after both: well before the coordinator, which
+    # waits 30 s, gives this node's work to others.
+    ping_seconds: float = Field(default=5.0, gt=0)
+    pong_seconds: float = Field(default=10.0, gt=0)
     # Frames waiting for a coordinator that reads too slowly; beyond it the socket is renewed.
     data_frames_max: int = Field(default=4096, gt=0)
 

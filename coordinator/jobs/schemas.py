@@ -20,6 +20,7 @@ class Work:
     stop: tuple[str, ...]
     sampling: Sampling
     top_logprobs: int | None
+    is_kept: bool = False  # it goes on when its submitter's connection is lost
 
     def to_bytes(self) -> bytes:
         """JSON for the payload box."""
@@ -36,6 +37,7 @@ class Work:
             stop=tuple(fields["stop"]),
             sampling=Sampling.model_validate(fields["sampling"]),
             top_logprobs=fields["top_logprobs"],
+            is_kept=fields.get("is_kept", False),
         )
 
 

@@ -25,6 +25,7 @@ log = structlog.get_logger()
 CLOSE_BAD_FRAME: Final = 4400
 CLOSE_UNKNOWN_NODE: Final = 4401
 CLOSE_REVOKED: Final = 4403
+CLOSE_SILENT: Final = 4408
 CLOSE_REPLACED: Final = 4409
 CLOSE_PROTOCOL: Final = 4426
 HELLO_SECONDS_MAX: Final = 10.0  # a node answers the challenge at once; this frees dead sockets
@@ -37,6 +38,7 @@ class Channel:
 
     node_id: str
     owner_id: str
+    device: str
     name: str
     public_key: str
     hardware: wire.Hardware
@@ -49,7 +51,7 @@ class Channel:
     connected_at: float = field(default_factory=clock.monotonic)
     self_test: wire.SelfTestResult | None = None  # the latest that nobody has taken up yet
     is_closed: bool = False
-    is_leaving: bool = False
+    goodbye: wire.Goodbye | None = None
     _control: deque[wire.Message] = field(default_factory=deque[wire.Message])
     _data: deque[wire.Message] = field(default_factory=deque[wire.Message])
     _has_work: asyncio.Event = field(default_factory=asyncio.Event)
@@ -93,8 +95,8 @@ class FrameHandler(Protocol):
         """The node is there, with these attempts."""
         ...
 
-    def node_disconnected(self, channel: Channel, *, graceful: bool) -> None:
-        """The node's socket is gone."""
+    def node_disconnected(self, channel: Channel, *, goodbye: wire.Goodbye | None) -> None:
+        """The node's socket is gone, in good order if it said goodbye."""
         ...
 
     def frame(self, channel: Channel, message: wire.ToCoordinator) -> None:
@@ -157,25 +159,24 @@ async def receive_hello(socket: WebSocket, nonce: str) -> wire.Hello | None:
     return message
 
 
-async def read_frames(channel: Channel, handler: FrameHandler, on_emptied: Callable[[Channel], None]) -> bool:
-    """Hand every frame to `handler` until the socket closes. True if the node said goodbye.
+async def read_frames(channel: Channel, handler: FrameHandler, on_emptied: Callable[[Channel], None]) -> None:
+    """Hand every frame to `handler` until the socket closes; a goodbye is left in the channel.
 
     `on_emptied` is called when the node has lost what it had loaded, as after a crash.
     """
-    graceful = False
     while True:
         try:
             text = await channel.socket.receive_text()
             message = wire.parse_to_coordinator(text)
         except (WebSocketDisconnect, KeyError, RuntimeError):
-            return graceful
+            return
         except wire.UnknownTypeError as error:
             channel.send(wire.Unsupported(message_type=error.message_type))
             continue
         except wire.MalformedFrameError as error:
             log.warning("bad_frame", node_id=channel.node_id, error=str(error))
             await channel.close(CLOSE_BAD_FRAME, "malformed frame")
-            return False
+            return
         channel.heard_at = clock.monotonic()
         match message:
             case wire.Heartbeat():
@@ -188,11 +189,10 @@ async def read_frames(channel: Channel, handler: FrameHandler, on_emptied: Calla
             case wire.SelfTestResult():
                 channel.self_test = message
             case wire.Goodbye():
-                graceful = True
-                channel.is_leaving = message.reason == "leave"
+                channel.goodbye = message
             case wire.Hello():
                 await channel.close(CLOSE_BAD_FRAME, "hello comes once")
-                return False
+                return
             case wire.Unsupported():
                 log.warning("node_lacks_message", node_id=channel.node_id, type=message.message_type)
             case _:

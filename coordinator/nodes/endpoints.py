@@ -104,7 +104,7 @@ async def remove_node(request: Request, node_id: str) -> Response:
     channel = runtime.fleet.get(node_id)
     if channel is not None:
         await channel.close(channels.CLOSE_REVOKED, "removed by its owner")
-        runtime.relay.node_disconnected(channel, graceful=True)
+        runtime.relay.node_disconnected(channel, goodbye=wire.Goodbye(reason="leave"))
     return _json({"id": node_id, "object": "node", "removed": True})
 
 
@@ -146,22 +146,22 @@ async def socket(websocket: WebSocket) -> None:
     if channel is None:
         return
     writer = asyncio.create_task(channel.write_forever())
-    graceful = False
     try:
         await runtime.fleet.add(channel)
         runtime.relay.node_connected(channel, hello.live)
         runtime.greet(channel)
         log.info("node_connected", node_id=channel.node_id, name=channel.name)
-        graceful = await channels.read_frames(channel, runtime.relay, runtime.greet)
+        await channels.read_frames(channel, runtime.relay, runtime.greet)
     finally:
         channel.is_closed = True
         writer.cancel()
         with contextlib.suppress(asyncio.CancelledError, RuntimeError, OSError):
             await writer
         if runtime.fleet.remove(channel):
-            runtime.relay.node_disconnected(channel, graceful=graceful)
+            runtime.relay.node_disconnected(channel, goodbye=channel.goodbye)
             await run_in_threadpool(_note_gone, runtime, channel)
-        log.info("node_disconnected", node_id=channel.node_id, graceful=graceful)
+        said = channel.goodbye.reason if channel.goodbye is not None else None
+        log.info("node_disconnected", node_id=channel.node_id, goodbye=said)
 
 
 async def _admit(runtime: Runtime, websocket: WebSocket, hello: wire.Hello) -> channels.Channel | None:
@@ -188,6 +188,7 @@ async def _admit(runtime: Runtime, websocket: WebSocket, hello: wire.Hello) -> c
     channel = channels.Channel(
         node_id=node.id,
         owner_id=node.account_id,
+        device=node.device,
         name=node.name,
         public_key=node.public_key,
         hardware=hello.hardware,
@@ -202,7 +203,8 @@ async def _admit(runtime: Runtime, websocket: WebSocket, hello: wire.Hello) -> c
 
 def _note_gone(runtime: Runtime, channel: channels.Channel) -> None:
     with runtime.database.write() as session:
-        if channel.is_leaving:
+        said = channel.goodbye.reason if channel.goodbye is not None else None
+        if said == "leave":
             service.revoke(session, channel.node_id)
         else:
-            service.mark(session, channel.node_id, "offline")
+            service.mark(session, channel.node_id, "asleep" if said == "sleep" else "offline", said)

@@ -7,16 +7,17 @@ import hmac
 import re
 import secrets
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, cast
 
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from coordinator import errors
 from coordinator.accounts.models import Account
 from coordinator.db import database_now_us
 from coordinator.nodes.models import Enrolment, Node, Slot
+from coordinator.nodes.states import NodeState, may_become
 from coordinator.settings import Settings
 from node_agent.protocol import messages as wire
 from node_agent.protocol.ids import node_id_of
@@ -190,7 +191,9 @@ def admit_hello(
     node.lent_bytes = max(hello.hardware.lent_bytes, node.reserved_bytes)
     node.hardware = hello.hardware.model_dump(mode="json")
     node.device = hello.device or node.device
-    node.state, node.seen_us = "ready", database_now_us(session)
+    node.seen_us = database_now_us(session)
+    if node.state != "quarantined":  # coming back lifts nothing
+        _ = _move(node, "ready")
     return node
 
 
@@ -203,20 +206,31 @@ def drop_idle_slots(session: Session, node: Node) -> None:
     session.flush()
 
 
-def mark(session: Session, node_id: str, state: str, reason: str | None = None) -> None:
-    """Note a node's state and that it was seen now."""
-    session.execute(
-        update(Node)
-        .where(Node.id == node_id)
-        .values(state=state, state_reason=reason, seen_us=database_now_us(session))
-    )
+def mark(session: Session, node_id: str, state: NodeState, reason: str | None = None) -> bool:
+    """Note a node's state and that it was seen now; False where its table does not lead there.
+
+    Coming and going lifts no quarantine. A node that is gone from the records changes nothing.
+    """
+    node = session.get(Node, node_id, with_for_update=True)
+    if node is None:
+        return False
+    node.seen_us = database_now_us(session)
+    return node.state != "quarantined" and _move(node, state, reason)
+
+
+def _move(node: Node, state: NodeState, reason: str | None = None) -> bool:
+    if not may_become(cast("NodeState", node.state), state):
+        return False
+    node.state, node.state_reason = state, reason
+    return True
 
 
 def revoke(session: Session, node_id: str) -> None:
     """The node left: it may not connect again before it is enrolled anew."""
     node = session.get(Node, node_id, with_for_update=True)
     if node is not None:
-        node.state, node.revoked_us = "offline", database_now_us(session)
+        _ = _move(node, "offline")
+        node.revoked_us = database_now_us(session)
         drop_idle_slots(session, node)
 
 

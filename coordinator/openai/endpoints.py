@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastapi import APIRouter, Request
 from sqlalchemy.exc import IntegrityError
@@ -28,7 +28,7 @@ from coordinator.openai.models import list_models
 from coordinator.openai.request import GenerationRequest
 from coordinator.openai.streaming import ClientGoneError, EventStreamResponse, unless_gone
 from coordinator.openai.strict_json import Json
-from coordinator.runtime import Runtime
+from coordinator.runtime import DISPATCH_TOPIC, Runtime
 from ledger.commands import Rejected
 from node_agent.protocol.cards import ModelCard
 
@@ -98,7 +98,13 @@ async def _generate(request: Request, parse: Callable[[bytes], GenerationRequest
     max_wait_seconds = read_max_wait(request)
     is_kept = read_on_disconnect(request)
     accepted = await accept(
-        runtime, caller, body, parse, idempotency_key=read_idempotency_key(request), is_async=False
+        runtime,
+        caller,
+        body,
+        parse,
+        idempotency_key=read_idempotency_key(request),
+        is_async=False,
+        is_kept=is_kept,
     )
     stream = accepted.live.stream
     stream.readers += 1
@@ -173,12 +179,16 @@ async def accept(
     *,
     idempotency_key: str | None,
     is_async: bool,
+    is_kept: bool = True,
 ) -> Accepted:
     """Parse, price and queue a request. Raises `ApiError`; nothing is held or queued then."""
+    if runtime.is_draining:
+        raise errors.coordinator_restarting()
 
     def submit() -> tuple[GenerationRequest, ModelCard, Job, LiveJob | None, bool]:
         request = parse(body)
         card, tokenizer, work = runtime.prepare(request)
+        work = replace(work, is_kept=is_kept)
         submission = jobs.Submission(
             account_id=caller.account_id,
             api_key_id=caller.key_id,
@@ -207,6 +217,9 @@ async def accept(
     with runtime.dispatcher.expecting():
         request, card, job, fresh, is_replay = await run_in_threadpool(submit)
         live = runtime.relay.add(fresh) if fresh is not None else await runtime.live_of(job.id)
+    if not is_replay:
+        # The dispatcher may be another replica's; our own has been woken already.
+        runtime.publish_later(DISPATCH_TOPIC)
     if live is None:
         raise errors.conflict(
             "result_gone", f"{job.id}, made with this Idempotency-Key, ended and is no longer kept."

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Final
 
 from coordinator.answer import LoggedToken
+from coordinator.errors import ApiError
 from coordinator.jobs.stream import Delta, Ending, JobStream
 from coordinator.openai import shapes
 from coordinator.openai.request import Kind
 from node_agent.protocol.cards import ModelCard
+
+RETRY_HINT: Final = b"retry: 2000\n"
 
 
 def head_of(*, job_id: str, kind: Kind, card: ModelCard, created_us: int) -> shapes.AnswerHead:
@@ -64,24 +68,32 @@ async def events(
     writer = shapes.ChunkWriter(head, include_usage=include_usage)
     if after is None and (first := writer.first()) is not None:
         yield shapes.sse_event(first, 0)
-    async for item in stream.read(after=after or 0, keep_alive_seconds=keep_alive_seconds):
-        if item is None:
-            yield shapes.KEEP_ALIVE
-        elif isinstance(item, Delta):
-            if item.text or item.logprobs:
-                logged = item.logprobs if wants_logprobs else None
-                yield shapes.sse_event(writer.delta(item.text, logged), item.end)
-        else:
-            for event in _ending_events(writer, item):
-                yield event
+    last_id = after or 0
+    try:
+        async for item in stream.read(after=last_id, keep_alive_seconds=keep_alive_seconds):
+            if item is None:
+                yield shapes.KEEP_ALIVE
+            elif isinstance(item, Delta):
+                last_id = item.end
+                if item.text or item.logprobs:
+                    logged = item.logprobs if wants_logprobs else None
+                    yield shapes.sse_event(writer.delta(item.text, logged), item.end)
+            else:
+                for event in _ending_events(writer, item, last_id):
+                    yield event
+    except ApiError as error:
+        # Readers that know server-sent events come back by themselves, to where they were.
+        yield RETRY_HINT + shapes.error_event(error)
+        yield shapes.DONE
 
 
-def _ending_events(writer: shapes.ChunkWriter, ending: Ending) -> list[bytes]:
+def _ending_events(writer: shapes.ChunkWriter, ending: Ending, last_id: int) -> list[bytes]:
     if ending.error is not None or ending.finish_reason is None:
         found = [shapes.error_event(ending.error)] if ending.error is not None else []
         return [*found, shapes.DONE]
-    found = [shapes.sse_event(writer.last(ending.finish_reason), ending.output_tokens)]
+    end_id = max(last_id, ending.output_tokens)
+    found = [shapes.sse_event(writer.last(ending.finish_reason), end_id)]
     usage = writer.usage(shapes.Usage(ending.prompt_tokens, ending.output_tokens))
     if usage is not None:
-        found.append(shapes.sse_event(usage, ending.output_tokens))
+        found.append(shapes.sse_event(usage, end_id))
     return [*found, shapes.DONE]

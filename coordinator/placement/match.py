@@ -65,6 +65,17 @@ def _gate(job: JobFacts, host: HostFacts) -> RejectReason | None:
         return "draining"
     if host.mode == "away":
         return "owner_present"
+    return _health_gate(job, host)
+
+
+def _health_gate(job: JobFacts, host: HostFacts) -> RejectReason | None:
+    """A host that failed lately gets work by degrees; a job that may be at fault goes alone."""
+    if host.standing == "paused":
+        return "paused_after_faults"
+    if host.standing == "on_probation" and host.live:
+        return "on_probation"
+    if host.is_kept_apart or (job.is_kept_apart and host.live):
+        return "kept_apart"
     return None
 
 

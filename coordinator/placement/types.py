@@ -15,6 +15,9 @@ RejectReason = Literal[
     "draining",
     "owner_present",
     "excluded",
+    "paused_after_faults",
+    "on_probation",
+    "kept_apart",
     "cannot_load_kind",
     "memory_lent_short",
     "context_too_long",
@@ -25,7 +28,17 @@ RejectReason = Literal[
 # Reasons that time or other jobs' ends can remove; the others hold for as long as the host is
 # what it says it is.
 PASSING_REASONS: frozenset[RejectReason] = frozenset(
-    {"offline", "suspect", "draining", "owner_present", "slot_full", "memory_busy"}
+    {
+        "offline",
+        "suspect",
+        "draining",
+        "owner_present",
+        "paused_after_faults",
+        "on_probation",
+        "kept_apart",
+        "slot_full",
+        "memory_busy",
+    }
 )
 
 
@@ -44,7 +57,11 @@ class SlotFacts:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """One host at the moment of decision. `load` is the attempts running on it."""
+    """One host at the moment of decision.
+
+    `standing` follows from its faults: paused takes nothing, on probation one job at a time.
+    `is_kept_apart`: it runs a job that shares no host.
+    """
 
     node_id: str
     owner_id: str
@@ -55,6 +72,8 @@ class HostFacts:
     mode: Literal["ready", "busy", "draining", "away"]
     slots: tuple[SlotFacts, ...] = ()
     given_tokens: int = 0
+    standing: Literal["sound", "paused", "on_probation"] = "sound"
+    is_kept_apart: bool = False
 
     @property
     def live(self) -> int:
@@ -64,13 +83,17 @@ class HostFacts:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What a job needs. `tokens` is prompt and answer together at most."""
+    """What a job needs. `tokens` is prompt and answer together at most.
+
+    `is_kept_apart`: it may be what crashed a host, and shares the next one with no other.
+    """
 
     job_id: str
     card: ModelCard
     prompt_tokens: int
     max_tokens: int
     excluded_node_ids: frozenset[str] = frozenset()
+    is_kept_apart: bool = False
 
     @property
     def tokens(self) -> int:

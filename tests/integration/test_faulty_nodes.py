@@ -24,6 +24,8 @@ from tests.integration.attempts import ask, attempts, close, connected, who_is_a
 pytestmark = pytest.mark.anyio
 
 
+FAILURES: tuple[wire.FailureCode, ...] = ("runner_crashed", "runner_stalled")
+
 LIES: dict[str, Callable[[ScriptedNode], dict[str, Any]]] = {
     "signature": lambda node: {"signature": node.sign(b"something else")},
     "fewer": lambda _node: {"token_count": 2},
@@ -179,16 +181,16 @@ async def test_a_job_fails_after_too_many_attempts(start_coordinator: StartCoord
     nodes = await connected(coordinator, "Ada", "Bo")
     async with coordinator.client("Sam") as sam:
         asked = asyncio.create_task(sam.post("/v1/completions", json=completion()))
-        for _ in range(2):
+        for code in FAILURES:
             node, offer = await who_is_asked(*nodes)
             await node.accept(offer)
-            await node.send(wire.Failed(job_id=offer.job_id, fence=offer.fence, code="runner_crashed"))
+            await node.send(wire.Failed(job_id=offer.job_id, fence=offer.fence, code=code))
         answer = await asked
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "host_lost")
     assert answer.headers["x-should-retry"] == "false"
     assert [row[1:3] for row in attempts(coordinator.database, answer.headers["x-job-id"])] == [
-        ("failed", "runner_crashed")
-    ] * 2
+        ("failed", code) for code in FAILURES
+    ]
     await close(*nodes)
     coordinator.check_books()
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.server import Server, ServerConnection, serve
 
+from coordinator.settings import Settings
 from node_agent.events import Lane
 from node_agent.link import Link, RefusedError, backoff_seconds, socket_url
 from node_agent.protocol import messages as wire
@@ -23,6 +24,7 @@ class Owner:
     def __init__(self) -> None:
         self.ups = 0
         self.downs = 0
+        self.silent_seconds = 0.0
         self.frames: list[wire.ToNode] = []
 
     def hello(self, challenge: wire.Challenge) -> wire.Hello:
@@ -38,8 +40,9 @@ class Owner:
     def on_link_up(self, welcome: wire.Welcome) -> None:
         self.ups += 1
 
-    def on_link_down(self) -> None:
+    def on_link_down(self, silent_seconds: float) -> None:
         self.downs += 1
+        self.silent_seconds = silent_seconds
 
     def on_frame(self, message: wire.ToNode) -> None:
         self.frames.append(message)
@@ -78,7 +81,7 @@ def test_socket_urls() -> None:
 def test_waits_double_up_to_the_bound_and_are_drawn_from_all_of_it() -> None:
     settings = LinkSettings()
     bounds = [backoff_seconds(n, settings, draw=lambda: 1.0) for n in range(1, 10)]
-    assert bounds == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+    assert bounds == [0.2, 0.5, 1, 2, 4, 8, 16, 30, 30]
     assert backoff_seconds(5, settings, draw=lambda: 0.0) == 0.0
     assert backoff_seconds(10**6, settings, draw=lambda: 0.5) == 15.0
 
@@ -95,6 +98,57 @@ def test_it_dials_again_after_a_loss_and_tells_its_owner_each_time() -> None:
             task = asyncio.create_task(link.run())
             await until(lambda: owner.downs >= 3)
             assert owner.ups >= 3
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    run(work())
+
+
+def test_a_lost_socket_is_dialled_again_before_its_work_is_given_away() -> None:
+    settings = LinkSettings()
+    worst = [backoff_seconds(n, settings, draw=lambda: 1.0) for n in (1, 2)]
+    assert sum(worst) < Settings().socket_grace_seconds
+
+
+def test_a_socket_on_which_nobody_answers_is_given_up() -> None:
+    async def work() -> None:
+        async def handler(socket: ServerConnection) -> None:
+            await welcome(socket)
+            # From here on nothing is read, so that no ping is answered: a network that died.
+            socket.transport.pause_reading()
+            await over.wait()
+            socket.transport.abort()
+
+        over = asyncio.Event()
+        settings = LinkSettings(ping_seconds=0.2, pong_seconds=0.3, backoff_seconds_max=0.5)
+        owner = Owner()
+        async with serve(handler, "127.0.0.1", 0) as server:
+            link = Link(origin(server), owner, settings)
+            began = asyncio.get_running_loop().time()
+            task = asyncio.create_task(link.run())
+            await until(lambda: owner.downs)
+            assert 0.4 < asyncio.get_running_loop().time() - began < 2
+            assert 0.4 < owner.silent_seconds < 2
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            over.set()
+
+    run(work())
+
+
+def test_an_idle_socket_that_is_answered_stays() -> None:
+    async def work() -> None:
+        async def handler(socket: ServerConnection) -> None:
+            await welcome(socket)
+            await socket.wait_closed()
+
+        settings = LinkSettings(ping_seconds=0.05, pong_seconds=0.5)
+        owner = Owner()
+        async with serve(handler, "127.0.0.1", 0) as server:
+            link = Link(origin(server), owner, settings)
+            task = asyncio.create_task(link.run())
+            await asyncio.sleep(0.8)
+            assert (owner.ups, owner.downs) == (1, 0)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 

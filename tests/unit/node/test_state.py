@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from coordinator.settings import Settings
+from node_agent.agent import TICK_SECONDS
 from node_agent.attempt_book import CoreSettings
 from node_agent.events import (
     CloseRunner,
@@ -32,6 +34,7 @@ from node_agent.events import (
 )
 from node_agent.protocol import messages as wire
 from node_agent.runner import messages as runner
+from node_agent.settings import LinkSettings
 from node_agent.sizing.memory import needed_bytes
 from node_agent.state import NodeState
 from tests.properties.test_node_state import CARDS
@@ -290,14 +293,44 @@ def test_resume_of_an_ended_attempt_brings_its_report_again() -> None:
     assert [message.model_dump()["type"] for message in messages] == ["chunk", "finished"]
 
 
-def test_without_the_coordinator_work_stops_after_the_attempts_deadline() -> None:
+def test_without_the_coordinator_work_stops_before_its_deadline_there() -> None:
     core = Core().running()
     core.give(LinkDown())
-    core.now += 9.9
+    core.now += 7.9
     core.said(runner.Tokens(key="r1", ids=(7,)))
     assert core.after(0.05) == []
     assert core.after(0.1) == [StopRun(1, "r1")]
     assert core.state.live() == ()
+
+
+def test_silence_before_the_loss_of_the_socket_counts() -> None:
+    core = Core().running()
+    core.give(LinkDown(silent_seconds=7.0))
+    core.now += 0.9
+    core.said(runner.Tokens(key="r1", ids=(7,)))
+    assert core.after(0.05) == []
+    assert core.after(0.1) == [StopRun(1, "r1")]
+
+
+def test_a_long_deadline_does_not_keep_work_that_the_coordinator_has_given_away() -> None:
+    core = Core()
+    core.frame(offer().model_copy(update={"progress_deadline_seconds": 1000.0}))
+    core.give(LinkDown())
+    kept = core.state.settings.keep_seconds
+    core.after(kept - 0.1)
+    assert len(core.state.live()) == 1
+    core.after(0.2)
+    assert core.state.live() == ()
+
+
+def test_the_nodes_deadlines_are_shorter_than_the_coordinators() -> None:
+    node, link, coordinator = CoreSettings(lent_bytes=1), LinkSettings(), Settings()
+    assert node.keep_seconds + TICK_SECONDS < coordinator.node_lost_seconds
+    assert link.ping_seconds + link.pong_seconds < node.keep_seconds
+    # Its report of a stall, and a tick, fit between its own deadline and the coordinator's.
+    spare = (1 - node.deadline_share) * coordinator.progress_floor_seconds
+    assert spare > 2 * TICK_SECONDS + coordinator.heartbeat_seconds
+    assert coordinator.node_suspect_seconds >= 3 * coordinator.heartbeat_seconds
 
 
 def test_a_drain_hands_back_and_says_goodbye_last() -> None:
