@@ -80,9 +80,11 @@ def _upsert(session: Session, rows: Sequence[dict[str, object]]) -> None:
     insert = dialect.insert(StandingTime)
     old, new = StandingTime, insert.excluded
     seconds = ("present_seconds", "busy_seconds", "linked_busy_seconds")
-    larger = {
+    update: dict[str, object] = {
         name: case((getattr(old, name) > new[name], getattr(old, name)), else_=new[name]) for name in seconds
     }
-    update = {**larger, "has_demanded_model": old.has_demanded_model.is_(True) | new["has_demanded_model"]}
+    # Whoever has seen more of the slot knows better what was loaded.
+    is_older = old.present_seconds > new["present_seconds"]
+    update["has_demanded_model"] = case((is_older, old.has_demanded_model), else_=new["has_demanded_model"])
     statement = insert.on_conflict_do_update(index_elements=["node_id", "slot_start_us"], set_=update)
     _ = session.execute(statement.values(list(rows)))
