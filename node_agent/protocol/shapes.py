@@ -124,6 +124,7 @@ class Recurrent(CardPart):
     projection back. `state_values` numbers a sequence and layer are kept in `state_bytes` each,
     and `conv_kernel - 1` rows of `conv_channels` beside them. `inner_columns` is the width of a
     projection from `out_rows` inside the layer; `other_values` counts the remaining parameters.
+    `heads` must divide among tensor-parallel ranks; 0 if it is not known.
     """
 
     layers: Positive
@@ -133,6 +134,7 @@ class Recurrent(CardPart):
     conv_kernel: Positive
     state_values: Positive
     state_bytes: Literal[2, 4] = 4
+    heads: Count = 0
     inner_columns: Count = 0
     other_values: Count = 0
 

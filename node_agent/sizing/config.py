@@ -235,6 +235,7 @@ def _gated_delta(read: _Reader) -> dict[str, Any]:
         "conv_channels": channels,
         "conv_kernel": read.need("linear_conv_kernel_dim"),
         "state_values": values * read.need("linear_key_head_dim"),
+        "heads": read.need("linear_num_key_heads"),
         "other_values": 2 * value_heads + value_dim,
     }
 
@@ -249,6 +250,7 @@ def _mamba2(read: _Reader, heads: str, dim: str, state: str, groups: str, kernel
         "conv_channels": channels,
         "conv_kernel": read.need(kernel),
         "state_values": inner * read.need(state),
+        "heads": read.need(heads),
         "other_values": channels + 3 * read.need(heads) + inner,
     }
 

@@ -42,8 +42,9 @@ def tensor_parts(card: ModelFacts, context_tokens: int, width: int, ranks: int) 
     for plan in plans:
         state = layer_state_bytes(shape, plan) if context_tokens else 0
         grown = layer_cache_bytes(shape, plan, context_tokens) - state
-        # Fewer KV heads than ranks are refused by the sharding rules, so heads always divide.
-        caches += state / ranks + (grown if is_whole else grown / ranks)
+        # Where there are more ranks than KV heads, each holds one, repeated.
+        cut = 1 if is_whole else min(ranks, shape.kv_heads)
+        caches += state / ranks + grown / cut
     working = activation_bytes(shape, width, context_tokens=context_tokens)
     extra = LINK_BYTES if ranks > 1 else 0
     return MemoryParts(round(held), round(width * caches), working, reserve_bytes(round(held)) + extra)
@@ -73,8 +74,9 @@ def pipeline_parts(
 
 
 def even_split(layers: int, ranks: int) -> tuple[int, ...]:
-    """`layers` dealt out as evenly as they go."""
-    return tuple((layers * (rank + 1)) // ranks - (layers * rank) // ranks for rank in range(ranks))
+    """`layers` dealt out as mlx-lm does by itself: evenly, what is over to the low ranks."""
+    each, over = divmod(layers, ranks)
+    return tuple(each + (rank < over) for rank in range(ranks))
 
 
 def pipeline_split(
