@@ -222,7 +222,7 @@ class _Books:
         if self._job.hold_id is not None:
             self._commands.append(self._end_of_hold(UUID(self._job.hold_id)))
         for payment in self._settlement.shares:
-            _ = self._hold_back(payment, "work")
+            _ = self._hold_back(payment, held.share_id(self._job.id, payment.fence, payment.node_id))
         for change in self._settlement.trust:
             self._change_trust(change)
         for payment in self._settlement.extra_pays():
@@ -237,14 +237,14 @@ class _Books:
         capture_id = settlement_id(job_id, JOB_WIDE_FENCE, "capture")
         return Capture(id=capture_id, reference=job_id, hold_id=hold_id, pays=pays)
 
-    def _hold_back(self, payment: Payment, kind: held.HeldKind) -> HeldPayRow | None:
+    def _hold_back(self, payment: Payment, row_id: str) -> HeldPayRow | None:
         """Note pay that goes into escrow; None if it goes to the owner at once or is none."""
         if payment.amount_umlx == 0 or not payment.account_id.startswith("escrow:"):
             return None
         attempt = self._attempts[payment.fence]
         return held.hold_pay(
             self._session,
-            row_id=held.held_id(self._job.id, payment.fence, kind, payment.node_id),
+            row_id=row_id,
             owner_account_id=payment.owner,
             node_id=payment.node_id,
             job_id=self._job.id,
@@ -280,8 +280,7 @@ class _Books:
         """A second reading or the network's own fault. Paid now or never: what the pool or the
         treasury does not have is told to the owner as the reason of a zero.
         """
-        kind: held.HeldKind = "fault" if payment.source == TREASURY_ACCOUNT else "reading"
-        row = self._hold_back(payment, kind)
+        kind: held.ExtraKind = "fault" if payment.source == TREASURY_ACCOUNT else "reading"
         command = Transfer(
             id=settlement_id(self._job.id, payment.fence, f"{kind} {payment.node_id}"),
             reference=f"{kind}:{self._job.id}:{payment.fence}:{payment.node_id}",
@@ -290,6 +289,7 @@ class _Books:
             amount_umlx=payment.amount_umlx,
         )
         attempt = self._attempts[payment.fence]
+        row = self._hold_back(payment, held.transfer_row_id(command.reference, command.id))
 
         def refused(session: Session) -> None:
             if kind == "reading":

@@ -105,6 +105,8 @@ def statement_table(found: dict[str, Any]) -> Table:
     table.add_row("", "opening", "", mlx(found["opening_umlx"]))
     for entry in found["entries"]:
         table.add_row(str(entry["seq"]), entry["kind"], entry["reference"], mlx(entry["amount_umlx"]))
+    for coming in found.get("held_back", ()):
+        table.add_row("", coming["shown"], coming["reason"], f"({mlx(coming['amount_umlx'])})")
     for hold in found["open_holds"]:
         table.add_row("", "held now", hold["reference"], f"({mlx(hold['amount_umlx'])})")
     table.columns[1].footer = "closing"
@@ -181,14 +183,19 @@ def earnings(
     if as_json:
         _print_json(found)
         return
-    out.print(f"earned {mlx(found['total_umlx'])} MLX, of it held back {mlx(found['held_umlx'])}")
+    lost = f", forfeited {mlx(found['forfeited_umlx'])}" if found["forfeited_umlx"] != "0" else ""
+    out.print(f"earned {mlx(found['total_umlx'])} MLX, of it held back {mlx(found['held_umlx'])}{lost}")
     out.print(_sums("Mac", _named(found["by_node"], "no Mac of yours now")))
     out.print(_sums("model", _keyed(found["by_model"])))
+    out.print(_sums("for", _keyed(found["by_kind"])))
     shape = "%Y-%m-%d %H:00" if per is Per.hour else "%Y-%m-%d"
     times = [(_utc(row["key"], shape), row["amount_umlx"]) for row in found[f"by_{per.value}"]]
     out.print(_sums(f"{per.value} (UTC)", times))
     for coming in found["coming"]:
         out.print(f"{mlx(coming['amount_umlx'])} MLX {coming['shown']} ({coming['reason']})")
+    if found["released"]:
+        came = sum(int(released["amount_umlx"]) for released in found["released"])
+        out.print(f"{mlx(came)} MLX that was held back has come, in {len(found['released'])} payments")
     if found["zeros"]:
         table = Table("not paid because", "times")
         for zero in found["zeros"]:
@@ -215,7 +222,8 @@ def spending(
     out.print(_sums("model", _keyed(found["by_model"])))
     for job in found["jobs"]:
         out.print(f"[bold]{job['job_id']}[/bold]  {mlx(job['charge_umlx'])} MLX", highlight=False)
-        out.print(f"  {job['model']}@{job['card_revision'][:16]}", highlight=False)
+        rates = f"rate card {job['rate_card']['version'] or job['rate_card']['id'][:16] or 'unknown'}"
+        out.print(f"  {job['model']}@{job['card_revision'][:16]}, {rates}", highlight=False)
         for line in [job["why"]] if job["sum"] is None else job["sum"]["as_text"]:
             out.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
     for row in found["not_charged"]:

@@ -24,7 +24,7 @@ EarningKind = Literal["work", "second_reading", "availability", "grant"]
 class EarningRow:
     """One payment to an owner, or a zero with its reason. `card_id` is empty where no model is meant.
 
-    `release_us` is set while the pay lies in escrow.
+    `release_us` is set while the pay lies in escrow; `is_forfeited` if it never came out of it.
     """
 
     earned_us: int
@@ -36,6 +36,7 @@ class EarningRow:
     zero_reason: str | None = None
     hold_reason: HoldReason | None = None
     release_us: int | None = None
+    is_forfeited: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Coming:
 
 @dataclass(frozen=True)
 class ContributorView:
-    """An owner's earnings of a period; paid + held = total, and so is the sum of each table.
+    """An owner's earnings of a period; paid + held + forfeited = total = the sum of each table.
 
     `by_hour` has the start of the hour (UTC microseconds), `by_month` has "2026-03". `zeros`
     counts what was not paid, by reason.
@@ -59,6 +60,7 @@ class ContributorView:
     total_umlx: int
     paid_umlx: int
     held_umlx: int
+    forfeited_umlx: int
     by_node: tuple[tuple[str, int], ...]
     by_model: tuple[tuple[str, int], ...]
     by_kind: tuple[tuple[str, int], ...]
@@ -169,18 +171,24 @@ class StatementError(ValueError):
 def contributor_view(rows: Sequence[EarningRow]) -> ContributorView:
     """Add up an owner's earnings by Mac, model, kind, hour and month."""
     held = [row for row in rows if row.release_us is not None and row.amount_umlx]
+    forfeited_umlx = sum(row.amount_umlx for row in rows if row.is_forfeited)
     total = sum(row.amount_umlx for row in rows)
     held_umlx = sum(row.amount_umlx for row in held)
     return ContributorView(
         total_umlx=total,
-        paid_umlx=total - held_umlx,
+        paid_umlx=total - held_umlx - forfeited_umlx,
         held_umlx=held_umlx,
+        forfeited_umlx=forfeited_umlx,
         by_node=_sums(rows, lambda row: row.node_id),
         by_model=_sums(rows, lambda row: row.card_id),
         by_kind=_sums(rows, lambda row: row.kind),
         by_hour=_sums(rows, lambda row: row.earned_us // HOUR_US * HOUR_US),
         by_month=_sums(rows, lambda row: month_of(row.earned_us)),
-        coming=_coming(held),
+        coming=tuple(
+            coming_by_day(
+                (row.release_us or 0, row.hold_reason or "new_owner", row.amount_umlx) for row in held
+            )
+        ),
         zeros=_counts(row.zero_reason for row in rows if row.zero_reason is not None),
     )
 
@@ -258,6 +266,19 @@ def write_csv(rows: Sequence[Any], out: TextIO) -> None:
         writer.writerow([*(_cell(getattr(row, name)) for name in names), *times])
 
 
+def coming_by_day(held: Iterable[tuple[int, HoldReason, int]]) -> list[Coming]:
+    """Held-back pay, as (release_us, reason, uMLX), added up by the day on which it has come.
+
+    `release_us` is the last moment of those that share a day and a reason.
+    """
+    found: dict[tuple[str, HoldReason], Coming] = {}
+    for release_us, reason, amount in sorted(held):
+        key = (coming_on(release_us), reason)
+        before = found[key].amount_umlx if key in found else 0
+        found[key] = Coming(key[0], release_us, reason, before + amount)
+    return list(found.values())
+
+
 def to_json(value: Any) -> Any:
     """A view or row as plain JSON values; amounts become decimal strings, tables lists of objects."""
     return _json(asdict(value))
@@ -315,15 +336,3 @@ def _totals(pairs: Iterable[tuple[Key, int]]) -> tuple[tuple[Key, int], ...]:
 
 def _counts(names: Iterable[str]) -> tuple[tuple[str, int], ...]:
     return _totals((name, 1) for name in names)
-
-
-def _coming(held: Iterable[EarningRow]) -> tuple[Coming, ...]:
-    totals: dict[tuple[int, HoldReason], int] = {}
-    for row in held:
-        if row.release_us is not None:
-            key = (row.release_us, row.hold_reason or "new_owner")
-            totals[key] = totals.get(key, 0) + row.amount_umlx
-    return tuple(
-        Coming(coming_on(release_us), release_us, reason, amount)
-        for (release_us, reason), amount in sorted(totals.items())
-    )

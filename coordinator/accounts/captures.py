@@ -39,9 +39,9 @@ class Captured:
         """All that was paid out of the job's hold."""
         return sum(amount for _, amount in self.pays)
 
-    def paid_umlx(self, ledger_account: str) -> int:
-        """What one account was paid."""
-        return sum(amount for name, amount in self.pays if name == ledger_account)
+    def paid_umlx(self, *ledger_accounts: str) -> int:
+        """What these accounts were paid together."""
+        return sum(amount for name, amount in self.pays if name in ledger_accounts)
 
 
 class TooManyError(ValueError):
@@ -52,7 +52,7 @@ class TooManyError(ValueError):
 
 
 def captures_of(session: Session, account: Account, period: Period) -> list[Captured]:
-    """Captures that moved the account's money or that paid for its jobs, oldest first.
+    """Captures that moved the account's money, held-back pay too, or that it paid, oldest first.
 
     Raises `TooManyError` for more than 10,000.
     """
@@ -67,11 +67,11 @@ def captures_of(session: Session, account: Account, period: Period) -> list[Capt
     moved = (
         select(*columns)
         .join(postings, postings.c.seq == journal.c.seq)
-        .where(postings.c.account_id == account.ledger_account, *within)
+        .where(postings.c.account_id.in_((account.ledger_account, account.escrow_account)), *within)
     )
     # A job on one's own Mac at a fee of zero moves nothing, so it has no posting.
     submitted = select(*columns).join(Job, Job.id == journal.c.reference)
-    submitted = submitted.where(Job.account_id == account.id, *within)
+    submitted = submitted.where(Job.payer == account.ledger_account, *within)
     both = union(moved, submitted).order_by("seq").limit(CAPTURES_MAX + 1)
     rows = session.execute(both).all()
     if len(rows) > CAPTURES_MAX:

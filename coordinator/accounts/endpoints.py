@@ -22,7 +22,9 @@ from coordinator.http import audience, identify, require_operator, runtime_of
 from coordinator.nodes.service import own_node
 from coordinator.openai.shapes import dump
 from coordinator.openai.strict_json import Json
+from coordinator.policy.held import held_now
 from ledger import statements
+from ledger.views import to_json
 
 router = APIRouter()
 router.include_router(money_router)
@@ -38,7 +40,8 @@ def statement(
     node: str | None = None,
     form: Annotated[Format, Query(alias="format")] = "json",
 ) -> Response:
-    """The caller's account or one Mac of it: opening, entries, closing, open holds.
+    """The caller's account or one Mac of it: opening, entries, closing, open holds, and what of the
+    account's pay is held back now and when it comes.
 
     Amounts are decimal strings in JSON; see `statement_files` for the other formats.
     """
@@ -53,8 +56,11 @@ def statement(
         except ValueError as error:
             raise errors.invalid_value(period.field, str(error)) from None
         name = account.name
+        held_back = [] if own is not None else held_now(session, account.id)
     if form == "json":
         about: dict[str, Json] = {"object": "statement", "name": name, "month": month, "node": node}
+        if own is None:
+            about["held_back"] = [to_json(coming) for coming in held_back]
         content = dump(about | _with_strings(asdict(found)))
     else:
         text = file_text(found, form, title=title, stated_closing_umlx=stated_closing_umlx)

@@ -20,6 +20,7 @@ from coordinator.http import audience, identify, runtime_of
 from coordinator.nodes.models import Node
 from coordinator.openai.shapes import dump
 from coordinator.openai.strict_json import Json
+from coordinator.policy.rate_cards import cards
 from coordinator.runtime import Runtime
 from coordinator.settlement import rate_of
 from ledger.pricing import PER_MILLION, Rate
@@ -41,7 +42,8 @@ def earnings(
     """What the caller's Macs earned, by Mac, model, kind and time; what was not paid, and why.
 
     Each table sums to `total_umlx`, and that with `other_entries` less the caller's own spending
-    to the change of the balance. Amounts are decimal strings.
+    to the change of the balance and the held-back pay together. `coming` is what is held back of
+    the period, `released` what came in it. Amounts are decimal strings.
     """
     caller = identify(request)
     with runtime_of(request).database.read() as session:
@@ -61,6 +63,7 @@ def earnings(
         body["by_day"] = [
             {"key": start, "amount_umlx": str(amount)} for start, amount in by_day(view.by_hour)
         ]
+    body["released"] = [to_json(released) for released in found.released]
     body["other_entries"] = [
         {"kind": kind, "amount_umlx": str(amount)} for kind, amount in found.other_entries
     ]
@@ -87,6 +90,7 @@ def spending(
             raise errors.invalid_value(period.field, str(error)) from None
         names = key_names(session, account)
         free = not_charged(session, account, period)
+        versions = {dated.card.id: dated.card.version for dated in cards(session)}
     found = spending_of(jobs, lambda card_id, revision: _rate(runtime, card_id, revision))
     newest = found.jobs[::-1][:limit]
     body = _about("spending", period)
@@ -96,7 +100,7 @@ def spending(
     body["by_key"] = _named(found.by_key, names)
     body["by_model"] = _table(found.by_model)
     body["by_month"] = _table(found.by_month)
-    body["jobs"] = [_job_json(job) for job in newest]
+    body["jobs"] = [_job_json(job, versions) for job in newest]
     body["has_more"] = len(newest) < len(found.jobs)
     body["not_charged"] = [{"reason": reason, "count": count} for reason, count in free]
     return _json(body)
@@ -124,15 +128,17 @@ def _named(rows: Iterable[tuple[str, int]], names: Mapping[str, str]) -> list[Js
     return [{"key": key, "name": names.get(key), "amount_umlx": str(amount)} for key, amount in rows]
 
 
-def _job_json(found: JobCost) -> dict[str, Json]:
+def _job_json(found: JobCost, versions: Mapping[str, int]) -> dict[str, Json]:
     """A job's charge as its sum; `sum` is null where `why` says that there is none."""
     job = found.job
+    rate_card: dict[str, Json] = {"id": job.rate_card_id, "version": versions.get(job.rate_card_id)}
     return {
         "job_id": job.job_id,
         "charged_us": job.charged_us,
         "key_id": job.key_id,
         "model": job.card_id,
         "card_revision": job.card_revision,
+        "rate_card": rate_card,
         "charge_umlx": str(job.charge_umlx),
         "refunded_umlx": str(job.refunded_umlx),
         "fee_umlx": str(job.fee_umlx),

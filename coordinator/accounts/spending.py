@@ -1,8 +1,9 @@
 """What a submitter spent: each charged job as its sum, by key and by model.
 
-The charge and the fee are the ledger's; tokens are those that the job's attempts delivered; the
-rate is that of the card revision that the job names. A job whose sum does not come out is shown
-with the reason instead of being left out, and its charge counts in every total.
+The charge and the fee are the ledger's; tokens are those that the job's attempts were paid for; the
+rate is that of the card revision, fee and factor those of the rate card that the job names. A job
+whose sum does not come out is shown with the reason instead of being left out, and its charge
+counts in every total.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from coordinator.accounts.captures import Captured, captures_of, chunks
@@ -21,7 +22,7 @@ from coordinator.accounts.periods import Period
 from coordinator.jobs.models import Attempt, Job
 from ledger import models
 from ledger.commands import FEE
-from ledger.pricing import PER_MILLION, Rate
+from ledger.pricing import Rate
 from ledger.views import (
     AttemptShare,
     Cost,
@@ -45,7 +46,7 @@ Totals = tuple[tuple[str, int], ...]
 class Charged:
     """One job that was charged, from the ledger's capture and the job's own record. uMLX.
 
-    `refunded_umlx` is all that was given back of it until now, whenever that was.
+    `rate_card_id` and `factor_ppm` are those of its quote. `refunded_umlx` is all that was given back of it until now, whenever that was.
     """
 
     charged_us: int
@@ -53,6 +54,8 @@ class Charged:
     key_id: str
     card_id: str
     card_revision: str
+    rate_card_id: str
+    factor_ppm: int
     input_tokens: int
     bound_umlx: int
     charge_umlx: int
@@ -62,7 +65,7 @@ class Charged:
 
     @property
     def output_tokens(self) -> int:
-        """What the attempts delivered: the tokens that the charge counts."""
+        """What the attempts are paid for: the tokens that the charge counts."""
         return sum(share.tokens for share in self.shares)
 
 
@@ -97,9 +100,9 @@ def explain(job: Charged, rate: Rate | None) -> tuple[SpendRow | None, JobCost]:
         key_id=job.key_id,
         card_id=job.card_id,
         card_revision=job.card_revision,
-        rate_card="",
+        rate_card=job.rate_card_id,
         rate=rate,
-        factor_ppm=PER_MILLION,
+        factor_ppm=job.factor_ppm,
         input_tokens=job.input_tokens,
         cached_tokens=0,
         output_tokens=job.output_tokens,
@@ -150,7 +153,10 @@ def read_charged(session: Session, account: Account, period: Period) -> list[Cha
         ids = [capture.job_id for capture in part]
         jobs = {
             job.id: job
-            for job in session.scalars(select(Job).where(Job.id.in_(ids), Job.account_id == account.id))
+            # What a pool paid for is nobody's spending.
+            for job in session.scalars(
+                select(Job).where(Job.id.in_(ids), Job.payer == account.ledger_account)
+            )
         }
         shares = _shares(session, list(jobs))
         refunds = _refunds(session, [job.hold_id for job in jobs.values() if job.hold_id is not None])
@@ -169,6 +175,8 @@ def _charged(capture: Captured, job: Job, shares: Iterable[AttemptShare], refund
         key_id=job.api_key_id or "",
         card_id=job.card_id,
         card_revision=job.card_revision,
+        rate_card_id=job.rate_card_id,
+        factor_ppm=job.factor_ppm,
         input_tokens=job.prompt_tokens,
         bound_umlx=job.bound_umlx,
         charge_umlx=capture.charge_umlx,
@@ -179,10 +187,13 @@ def _charged(capture: Captured, job: Job, shares: Iterable[AttemptShare], refund
 
 
 def _shares(session: Session, job_ids: Sequence[str]) -> dict[str, list[AttemptShare]]:
-    """The attempts that delivered or were paid, by job, in order."""
+    """The attempts that the charge is for, by job, in order."""
     rows = session.execute(
-        select(Attempt.job_id, Attempt.fence, Attempt.node_id, Attempt.delivered_tokens, Attempt.share_umlx)
-        .where(Attempt.job_id.in_(job_ids), (Attempt.delivered_tokens > 0) | (Attempt.share_umlx > 0))
+        select(Attempt.job_id, Attempt.fence, Attempt.node_id, Attempt.received_tokens, Attempt.share_umlx)
+        .where(
+            Attempt.job_id.in_(job_ids),
+            or_(Attempt.share_umlx > 0, Attempt.zero_reason == "rounds_to_zero"),
+        )
         .order_by(Attempt.job_id, Attempt.fence)
     )
     found: dict[str, list[AttemptShare]] = {}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, cast
+from uuid import UUID
 
 import structlog
 from sqlalchemy import select, tuple_, update
@@ -20,15 +21,16 @@ from coordinator.policy.models import HeldPayRow
 from coordinator.policy.rate_cards import card_by_id
 from ledger import book
 from ledger.commands import Applied, Transfer, settlement_id
-from ledger.policy import Person, hold_back, link_between, probation_ends_us
+from ledger.policy import HoldReason, Person, hold_back, link_between, probation_ends_us
 from ledger.ratecard import CARD, RateCard
 from ledger.rewards import AUDIT_POOL
+from ledger.views import Coming, coming_by_day
 
 log = structlog.get_logger()
 
 RELEASES_MAX: Final = book.MAX_COMMANDS
 
-HeldKind = Literal["work", "reading", "fault"]
+ExtraKind = Literal["reading", "fault"]
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,17 @@ def probation_end_us(session: Session, owner_account_id: str, card: RateCard, *,
 # -- holding -------------------------------------------------------------------------------------
 
 
-def held_id(job_id: str, fence: int, kind: HeldKind, node_id: str) -> str:
-    """The id of what a job's attempt earned into escrow."""
-    return str(settlement_id(job_id, fence, f"held {kind} {node_id}"))
+def share_id(job_id: str, fence: int, node_id: str) -> str:
+    """The row's id of an attempt's share that a capture paid into escrow."""
+    return f"work:{settlement_id(job_id, fence, f'held {node_id}')}"
+
+
+def transfer_row_id(reference: str, transfer_id: UUID) -> str:
+    """The row's id of pay that a transfer of its own paid into escrow: `reading:...`, `slot:...`.
+
+    The first word of a transfer's reference says what it pays for.
+    """
+    return f"{reference.partition(':')[0]}:{transfer_id}"
 
 
 def hold_pay(
@@ -186,6 +196,18 @@ def forfeit(
         target=AUDIT_POOL,
         amount_umlx=sum(amounts),
     )
+
+
+def held_now(session: Session, owner_account_id: str) -> list[Coming]:
+    """The owner's pay that is held back now, by the day on which it comes and the reason."""
+    rows = session.execute(
+        select(HeldPayRow.release_us, HeldPayRow.reason, HeldPayRow.amount_umlx).where(
+            HeldPayRow.owner_account_id == owner_account_id,
+            HeldPayRow.released_us.is_(None),
+            HeldPayRow.forfeited_us.is_(None),
+        )
+    )
+    return coming_by_day((at_us, cast("HoldReason", reason), amount) for at_us, reason, amount in rows)
 
 
 # -- releasing -----------------------------------------------------------------------------------

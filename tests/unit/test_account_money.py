@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from coordinator.accounts.captures import Captured
-from coordinator.accounts.earnings import Share, by_day, kind_of, work_rows
+from coordinator.accounts.earnings import Share, by_day, held_or_paid, kind_of, work_rows, zero_text
 from coordinator.accounts.money_endpoints import exact
 from coordinator.accounts.periods import Period, read_period
 from coordinator.accounts.spending import NO_RATE, Charged, explain, spending_of
@@ -17,10 +17,11 @@ from coordinator.accounts.statement_files import file_name, file_text
 from coordinator.accounts.token_endpoints import tokens_json
 from coordinator.catalogue.cards import Catalogue, load_catalogue
 from coordinator.errors import ApiError
-from ledger.pricing import Rate
+from coordinator.policy.models import HeldPayRow
+from ledger.pricing import PER_MILLION, Rate
 from ledger.ratecard import CARD, DAY_US, HOUR_US
 from ledger.statements import Statement, StatementEntry
-from ledger.views import AttemptShare
+from ledger.views import AttemptShare, EarningRow, contributor_view
 
 MARCH_US = 20_513 * DAY_US  # 2026-03-01
 APRIL_US = MARCH_US + 31 * DAY_US
@@ -117,22 +118,23 @@ def test_plain_text_books_assert_what_the_ledger_states_and_not_the_sum_of_the_e
 # -- earnings ------------------------------------------------------------------------------------
 
 
-ANN = "user:acct_ann"
-CAPTURE = Captured(MARCH_US + 1, "job_1", ((ANN, 10), ("user:acct_bob", 40), (ANN, 17), ("fee", 8)))
+ANN, ESCROW = "user:acct_ann", "escrow:acct_ann"
+CAPTURE = Captured(MARCH_US + 1, "job_1", ((ANN, 10), ("user:acct_bob", 40), (ESCROW, 17), ("fee", 8)))
 
 
 def test_a_capture_is_what_it_paid_out() -> None:
-    assert (CAPTURE.charge_umlx, CAPTURE.paid_umlx(ANN), CAPTURE.paid_umlx("fee")) == (75, 27, 8)
+    assert (CAPTURE.charge_umlx, CAPTURE.paid_umlx(ANN, ESCROW), CAPTURE.paid_umlx("fee")) == (75, 27, 8)
+    assert CAPTURE.paid_umlx(ANN) == 10
 
 
 @pytest.mark.parametrize(
     ("shares", "expected"),
     [
         ([("node_1", 10), ("node_2", 17)], [("node_1", 10), ("node_2", 17)]),
-        # One Mac has gone to another owner since: its pay stays, without a Mac.
+        # No attempt stands for a part of it: that part is shown without a Mac.
         ([("node_2", 17)], [("node_2", 17), ("", 10)]),
         ([], [("", 27)]),
-        # Bob's Mac has come to Ann since: what the ledger paid Ann is not to be told apart any more.
+        # More than the ledger paid Ann: not to be told apart.
         ([("node_1", 10), ("node_2", 17), ("node_3", 40)], [("", 27)]),
     ],
 )
@@ -141,7 +143,7 @@ def test_rows_of_a_capture_sum_to_what_the_ledger_paid(
 ) -> None:
     known = [Share("job_1", node_id, amount) for node_id, amount in shares]
     others = [Share("job_2", "node_1", 999)]
-    rows = work_rows([CAPTURE], ANN, [*known, *others], {"job_1": "qwen3-8b-4bit"})
+    rows = work_rows([CAPTURE], (ANN, ESCROW), [*known, *others], {"job_1": "qwen3-8b-4bit"})
     assert [(row.node_id, row.amount_umlx) for row in rows] == expected
     assert {(row.card_id, row.kind, row.earned_us, row.reference) for row in rows} == {
         ("qwen3-8b-4bit", "work", MARCH_US + 1, "job_1")
@@ -153,6 +155,8 @@ def test_rows_of_a_capture_sum_to_what_the_ledger_paid(
     [
         ("transfer", "slot:7", 5, {"pool:availability"}, "availability"),
         ("transfer", "second:job_" + "a" * 32, 5, {"pool:availability"}, "second_reading"),
+        ("transfer", "fault:job_" + "a" * 32 + ":1:node", 5, {"treasury"}, "work"),
+        ("transfer", "a present", 5, {"treasury"}, None),
         ("transfer", "slot:7", 5, {"pool:audit"}, None),
         ("transfer", "slot:7", 5, {"user:acct_1"}, None),
         ("transfer", "slot:7", -5, {"pool:availability"}, None),
@@ -165,6 +169,49 @@ def test_what_an_entry_pays_for(
     kind: str, reference: str, amount: int, sources: set[str], expected: str | None
 ) -> None:
     assert kind_of(kind, reference, amount, sources) == expected
+
+
+def held_row(**changes: Any) -> HeldPayRow:
+    fields: dict[str, Any] = {
+        "id": "work:1",
+        "owner_account_id": "acct_ann",
+        "node_id": "node_1",
+        "job_id": "job_1",
+        "amount_umlx": 17,
+        "earned_us": MARCH_US,
+        "release_us": MARCH_US + 7 * DAY_US,
+        "reason": "new_owner",
+        **changes,
+    }
+    return HeldPayRow(**fields)
+
+
+def test_held_back_pay_is_earned_and_shown_until_it_comes_or_is_lost() -> None:
+    row = EarningRow(
+        earned_us=MARCH_US, node_id="node_1", card_id="", kind="work", reference="job_1", amount_umlx=17
+    )
+    assert held_or_paid(row, None) == row
+    coming = held_or_paid(row, held_row())
+    assert (coming.hold_reason, coming.release_us) == ("new_owner", MARCH_US + 7 * DAY_US)
+    assert held_or_paid(row, held_row(released_us=MARCH_US + 7 * DAY_US)) == row
+    lost = held_or_paid(row, held_row(forfeited_us=MARCH_US + 1))
+    view = contributor_view([row, coming, lost])
+    assert (view.total_umlx, view.paid_umlx, view.held_umlx, view.forfeited_umlx) == (51, 17, 17, 17)
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        (("declined", "declined", "busy"), "declined: busy"),
+        (("check_failed", "failed", "result_not_proven"), "check_failed: result_not_proven"),
+        (("pool_empty", "done", "stop"), "pool_empty"),
+        ((None, "lost", None), "lost"),
+    ],
+)
+def test_a_zero_says_what_became_of_the_attempt(
+    known: tuple[str | None, str, str | None], expected: str
+) -> None:
+    assert zero_text(*known) == expected
 
 
 def test_days_are_sums_of_hours() -> None:
@@ -183,6 +230,8 @@ JOB = Charged(
     key_id="key_1",
     card_id="qwen3-8b-4bit",
     card_revision="ab",
+    rate_card_id="card_1",
+    factor_ppm=PER_MILLION,
     input_tokens=10,
     bound_umlx=50,
     charge_umlx=24,
