@@ -250,6 +250,8 @@ def nodes_list(url: Url = None, api_key: Key = None, as_json: AsJson = False) ->
         out.print(
             f"[bold]{node['name']}[/bold]  {node['state']}, lends {lent:.1f} GiB, {loaded}", highlight=False
         )
+        if node["why"]:
+            out.print(f"  {node['why']}", highlight=False, soft_wrap=True)
         out.print(f"  {node['id']}", highlight=False, soft_wrap=True)
     if not found["data"]:
         out.print("You have no Macs here. On a Mac: mlx-node join " + find_access(url, api_key).url)

@@ -18,6 +18,7 @@ from coordinator.http import audience, identify, parse_body, read_body, runtime_
 from coordinator.nodes import channel as channels
 from coordinator.nodes import service
 from coordinator.nodes.models import Node
+from coordinator.nodes.views import state_of
 from coordinator.openai.shapes import dump
 from coordinator.runtime import Runtime
 from node_agent.protocol import messages as wire
@@ -115,7 +116,7 @@ def _view(runtime: Runtime, node: Node) -> dict[str, Any]:
         "id": node.id,
         "object": "node",
         "name": node.name,
-        "state": (channel.mode if channel is not None else "offline"),
+        **state_of(node, channel, runtime.endings.health, runtime.settings),
         "seat": node.seat,
         "hardware": node.hardware,
         "lent_bytes": node.lent_bytes,
