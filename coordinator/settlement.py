@@ -103,10 +103,11 @@ def end_attempt(session: Session, job_id: str, end: AttemptEnd, *, now_us: int) 
 
 
 def requeue(session: Session, job_id: str, end: AttemptEnd) -> bool:
-    """End the attempt and put the job back into the queue. False if the job had ended."""
+    """End the attempt and put the job back into the queue. False if the job had ended, or was
+    queued already and has a newer attempt: a write whose answer was lost is tried again."""
     now_us = database_now_us(session)
     job = session.get(Job, job_id, with_for_update=True)
-    if job is None or job.state != "running":
+    if job is None or job.state != "running" or job.fence != end.fence:
         return False
     end_attempt(session, job_id, end, now_us=now_us)
     record_job_transition(session, job, "queued", fence=end.fence, reason=end.reason, now_us=now_us)
