@@ -14,11 +14,14 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from uuid import uuid4
 
 import typer
 from rich.console import Console
 
-from coordinator.client import default_home
+from coordinator.client import Client, ClientError, default_home, find_access
+from coordinator.statements_cli import mlx as amount_text
+from coordinator.statements_cli import umlx_of
 from ledger.notes import NoteError, VerifierKey
 
 if TYPE_CHECKING:
@@ -150,6 +153,40 @@ def reconcile(home: Home = None, as_json: AsJson = False) -> None:
             out.print("[green]sound[/green]")
     if drifts:
         raise typer.Exit(EXIT_FAILED)
+
+
+@ledger_app.command()
+def refund(
+    job_id: Annotated[str, typer.Argument(help="The job whose charge is given back.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; it stands in the journal for ever.")],
+    mlx: Annotated[
+        str | None, typer.Option("--mlx", help="How much, as 0.25; without it all that is left.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Your own word for this refund; again, it moves nothing.")
+    ] = None,
+    url: Annotated[str | None, typer.Option("--url", help="The coordinator [MLXNET_URL].")] = None,
+    api_key: Annotated[str | None, typer.Option("--api-key", help="An operator's key.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a job's charge back to who paid it, from its owners and the treasury. For operators."""
+    body: dict[str, Any] = {"job_id": job_id, "reason": reason, "key": key or uuid4().hex}
+    try:
+        if mlx is not None:
+            body["amount_umlx"] = str(umlx_of(mlx))
+        done = Client(find_access(url, api_key)).post("/v1/ledger/refunds", body)
+    except ValueError as error:
+        raise _failed(f"--mlx: {error}", EXIT_USAGE) from None
+    except ClientError as error:
+        raise _failed(str(error)) from None
+    if as_json:
+        _print_json(done)
+        return
+    out.print(f"gave back {amount_text(done['refunded_umlx'])} MLX of {job_id}", highlight=False)
+    for leg in done["from"]:
+        out.print(f"  {amount_text(leg['amount_umlx'])} from {leg['account']}", highlight=False)
+    if done["owed_umlx"] != "0":
+        out.print(f"{amount_text(done['owed_umlx'])} MLX could not be had from anybody", highlight=False)
 
 
 def _read_key(text: str) -> VerifierKey:

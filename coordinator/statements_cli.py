@@ -6,6 +6,7 @@ A client like the rest of `mlx-network`: it asks the coordinator and prints.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from coordinator.client import TIMEOUT, ClientError, find_access
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
 UMLX_PER_MLX: Final = 1_000_000
+MLX_PATTERN: Final = re.compile(r"^[0-9]{1,12}(\.[0-9]{1,6})?$", re.ASCII)
 PPM_PER_PERCENT: Final = 10_000
 NO_KEY: Final = "-"
 """For what is public: no key is looked for and none is sent."""
@@ -96,6 +98,14 @@ def mlx(umlx: str | int) -> str:
     sign = "-" if amount < 0 else ""
     whole, rest = divmod(abs(amount), UMLX_PER_MLX)
     return f"{sign}{whole:,}.{rest:06d}"
+
+
+def umlx_of(mlx_text: str) -> int:
+    """An amount written in MLX, as `0.25`, in uMLX. Raises ValueError unless it is exact."""
+    if not MLX_PATTERN.fullmatch(mlx_text):
+        raise ValueError(f"{mlx_text!r} must be written as 12 or 0.25, with at most 6 decimals")
+    whole, _, part = mlx_text.partition(".")
+    return int(whole) * UMLX_PER_MLX + int(part.ljust(6, "0") or "0")
 
 
 def statement_table(found: dict[str, Any]) -> Table:

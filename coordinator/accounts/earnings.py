@@ -102,29 +102,42 @@ def work_rows(
         rest = paid - sum(share.amount_umlx for share in parts)
         rest_share = [Share(capture.job_id, "", rest)] if rest else []
         rows += [
-            held_or_paid(
-                EarningRow(
-                    earned_us=capture.recorded_us,
-                    node_id=share.node_id,
-                    card_id=cards.get(capture.job_id, ""),
-                    kind="work",
-                    reference=capture.job_id,
-                    amount_umlx=share.amount_umlx,
-                ),
-                share.held,
-            )
+            row
             for share in (*parts, *rest_share)
+            for row in held_or_paid(_share_row(capture, share, cards.get(capture.job_id, "")), share.held)
         ]
     return rows
 
 
-def held_or_paid(row: EarningRow, held: HeldPayRow | None) -> EarningRow:
-    """The row with how its pay is held back or was forfeited; as it is once the pay has come."""
+def _share_row(capture: Captured, share: Share, card_id: str) -> EarningRow:
+    return EarningRow(
+        earned_us=capture.recorded_us,
+        node_id=share.node_id,
+        card_id=card_id,
+        kind="work",
+        reference=capture.job_id,
+        amount_umlx=share.amount_umlx,
+    )
+
+
+def held_or_paid(row: EarningRow, held: HeldPayRow | None) -> list[EarningRow]:
+    """The row with how its pay is held back or was forfeited; as it is once the pay has come.
+
+    What was refunded out of escrow is no longer held back: its entry takes it off elsewhere.
+    """
     if held is None or held.released_us is not None:
-        return row
+        return [row]
+    rest = replace(row, amount_umlx=row.amount_umlx - held.amount_umlx)
     if held.forfeited_us is not None:
-        return replace(row, is_forfeited=True)
-    return replace(row, hold_reason=cast("HoldReason", held.reason), release_us=held.release_us)
+        part = replace(row, amount_umlx=held.amount_umlx, is_forfeited=True)
+    else:
+        part = replace(
+            row,
+            amount_umlx=held.amount_umlx,
+            hold_reason=cast("HoldReason", held.reason),
+            release_us=held.release_us,
+        )
+    return [rest, part] if rest.amount_umlx else [part]
 
 
 def kind_of(kind: str, reference: str, amount_umlx: int, sources: Collection[str]) -> EarningKind | None:
@@ -214,7 +227,7 @@ def _given(
             reference=entry.reference,
             amount_umlx=entry.amount_umlx,
         )
-        rows.append(held_or_paid(row, held.get(transfer_row_id(entry.reference, entry.id))))
+        rows += held_or_paid(row, held.get(transfer_row_id(entry.reference, entry.id)))
     return rows, tuple(sorted(others.items()))
 
 

@@ -15,6 +15,7 @@ from coordinator.accounts.models import Account
 from coordinator.accounts.money_endpoints import router as money_router
 from coordinator.accounts.node_statements import earned_before_umlx, node_statement
 from coordinator.accounts.periods import MonthText, Period, SinceUs, UntilUs, read_period
+from coordinator.accounts.refund_endpoints import router as refunds_router
 from coordinator.accounts.statement_files import CONTENT_TYPES, Format, file_name, file_text
 from coordinator.accounts.token_endpoints import router as tokens_router
 from coordinator.db import database_now_us
@@ -29,6 +30,7 @@ from ledger.views import to_json
 router = APIRouter()
 router.include_router(money_router)
 router.include_router(tokens_router)
+router.include_router(refunds_router)
 
 
 @router.get("/v1/statement", openapi_extra=audience("account"))

@@ -190,11 +190,13 @@ def test_held_back_pay_is_earned_and_shown_until_it_comes_or_is_lost() -> None:
     row = EarningRow(
         earned_us=MARCH_US, node_id="node_1", card_id="", kind="work", reference="job_1", amount_umlx=17
     )
-    assert held_or_paid(row, None) == row
-    coming = held_or_paid(row, held_row())
+    assert held_or_paid(row, None) == [row]
+    (coming,) = held_or_paid(row, held_row())
     assert (coming.hold_reason, coming.release_us) == ("new_owner", MARCH_US + 7 * DAY_US)
-    assert held_or_paid(row, held_row(released_us=MARCH_US + 7 * DAY_US)) == row
-    lost = held_or_paid(row, held_row(forfeited_us=MARCH_US + 1))
+    assert held_or_paid(row, held_row(released_us=MARCH_US + 7 * DAY_US)) == [row]
+    rest, part = held_or_paid(row, held_row(amount_umlx=5))  # 12 were refunded
+    assert (rest.amount_umlx, rest.release_us, part.amount_umlx) == (12, None, 5)
+    (lost,) = held_or_paid(row, held_row(forfeited_us=MARCH_US + 1))
     view = contributor_view([row, coming, lost])
     assert (view.total_umlx, view.paid_umlx, view.held_umlx, view.forfeited_umlx) == (51, 17, 17, 17)
 
