@@ -27,6 +27,7 @@ from coordinator.live import LiveJob, lease_seconds
 from coordinator.nodes.models import Node
 from coordinator.runtime import Runtime
 from coordinator.settlement import Settled, end_job
+from node_agent.protocol.cards import Price
 from node_agent.protocol.messages import Hardware
 from node_agent.sizing import speed
 
@@ -133,7 +134,7 @@ def _put_back(runtime: Runtime, row: _Running) -> None:
         attempt=lost,
     )
     log.error("job_cannot_go_on", job_id=row.job_id, card=row.card_id)
-    _ = runtime.commits.write(_expire(runtime, row.job_id, end))
+    _ = runtime.commits.write(_expire(runtime, row.job_id, end, card.price if card is not None else None))
 
 
 def _prefix_of(runtime: Runtime, job_id: str) -> Prefix | None:
@@ -148,9 +149,7 @@ def _requeue(job_id: str, lost: AttemptEnd) -> Write[bool]:
     return lambda session: Written(settlement.requeue(session, job_id, lost))
 
 
-def _expire(runtime: Runtime, job_id: str, end: JobEnd) -> Write[Settled]:
-    # Nothing is charged, so whose price it is does not matter.
-    price = next(iter(runtime.catalogue.cards.values())).price
+def _expire(runtime: Runtime, job_id: str, end: JobEnd, price: Price | None) -> Write[Settled]:
     return lambda session: end_job(
         session,
         job_id,

@@ -38,6 +38,7 @@ from ledger.rewards import AVAILABILITY_POOL, TREASURY_ACCOUNT, Payment, Settlem
 from node_agent.protocol.cards import Price
 
 JOB_WIDE_FENCE = 0  # ledger commands of the job as a whole, whatever its attempts
+UNPRICED: Final = Rate(0, 0, 0, 0)
 
 
 class SettlementError(RuntimeError):
@@ -119,7 +120,7 @@ def end_job(
     job_id: str,
     end: JobEnd,
     *,
-    price: Price,
+    price: Price | None,
     payloads: PayloadBox,
     result: bytes | None,
     result_keep_us: int,
@@ -127,7 +128,8 @@ def end_job(
     """End a job once and for all: states, charge, payload, in the caller's transaction.
 
     The ledger commands that are returned must commit with it. Ending an ended job changes nothing
-    and tells what it came to. Raises `SettlementError`, `InvalidTransitionError`.
+    and tells what it came to. `price` None: the card's revision is known to nobody any more, so
+    nothing is charged and nothing paid. Raises `SettlementError`, `InvalidTransitionError`.
     """
     now_us = database_now_us(session)
     job = session.get(Job, job_id, with_for_update=True)
@@ -149,7 +151,9 @@ def end_job(
     _drop_payloads(session, job, result, payloads, expires_us=now_us + result_keep_us)
     attempts = _ended_attempts(session, job, end)
     try:
-        settlement = settle(facts_of(job, attempts, rate=rate_of(price), late=end.late))
+        settlement = settle(
+            facts_of(job, attempts, rate=UNPRICED if price is None else rate_of(price), late=end.late)
+        )
     except ValueError as error:
         raise SettlementError(f"{job_id}: {error}") from error
     job.charge_umlx = settlement.charge_umlx
