@@ -1,0 +1,282 @@
+"""Faults seeded into the product's code, each of which the simulator must find.
+
+A fault replaces one text, which must stand exactly once in its file; it is put in while the module
+is imported, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+VARIABLE: Final = "MLXNET_SIMULATION_MUTANT"
+SEEDS_SECONDS_MAX: Final = 600
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One seeded fault: in `module`, `old` becomes `new`."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+
+
+MUTANTS: Final = (
+    Mutant(
+        "fence not checked",
+        "coordinator.relay",
+        "and attempt.fence == message.fence\n",
+        "",
+    ),
+    Mutant(
+        "node not checked",
+        "coordinator.relay",
+        "            and attempt.node_id == channel.node_id\n",
+        "",
+    ),
+    Mutant(
+        "no dedupe by offset",
+        "coordinator.relay",
+        "        known = len(attempt.received) - chunk.offset\n",
+        "        known = min(0, len(attempt.received) - chunk.offset)\n",
+    ),
+    Mutant(
+        "gap accepted",
+        "coordinator.relay",
+        "        known = len(attempt.received) - chunk.offset\n",
+        "        known = max(0, len(attempt.received) - chunk.offset)\n",
+    ),
+    Mutant(
+        "more than max_tokens",
+        "coordinator.relay",
+        "        room = live.work.max_tokens - len(live.token_ids)\n        ids",
+        "        room = 10**9\n        ids",
+    ),
+    Mutant(
+        "end taken before all tokens are here",
+        "coordinator.relay",
+        "        if message.token_count > len(attempt.received):\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "signature and digest not checked",
+        "coordinator.relay",
+        "if not is_whole or not is_signed_by(public_key, message.signature, statement):",
+        "if False:",
+    ),
+    Mutant(
+        "next attempt starts again",
+        "coordinator.relay",
+        "            prefix_ids=tuple(live.token_ids),\n",
+        "            prefix_ids=(),\n",
+    ),
+    Mutant(
+        "next attempt gets all tokens again",
+        "coordinator.relay",
+        "            max_tokens=live.work.max_tokens - len(live.token_ids),\n",
+        "            max_tokens=live.work.max_tokens,\n",
+    ),
+    Mutant(
+        "no resume after a reconnect",
+        "coordinator.relay",
+        "                theirs.discard((job.job_id, attempt.fence))\n                self._ask_again(channel, job, attempt)\n",
+        "                theirs.discard((job.job_id, attempt.fence))\n",
+    ),
+    Mutant(
+        "lost node not noticed",
+        "coordinator.relay",
+        "                attempt.gone_since = clock.monotonic()\n",
+        "                attempt.last_progress_at = 1e12\n",
+    ),
+    Mutant(
+        "reclaimed counts as a fault",
+        "coordinator.relay",
+        'self._endings.drop_attempt(live, "reclaimed", "owner_returned", is_fault=False)',
+        'self._endings.drop_attempt(live, "lost", "node_lost", is_fault=True)',
+    ),
+    Mutant(
+        "who failed is asked again at once",
+        "coordinator.endings",
+        "            live.excluded[attempt.node_id] = now + self._settings.fault_pause_seconds\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "exclude list ignored",
+        "coordinator.placement.match",
+        "    if host.node_id in job.excluded_node_ids:\n",
+        "    if False:\n",
+    ),
+    Mutant(
+        "an end that fails is given up",
+        "coordinator.endings",
+        "                return await self._commits.written(write)\n            except REFUSALS:",
+        "                return await self._commits.written(write)\n            except Exception:",
+    ),
+    Mutant(
+        "seat not given back",
+        "coordinator.settlement",
+        ".values(live=Slot.live - 1)",
+        ".values(live=Slot.live)",
+    ),
+    Mutant(
+        "one seat too many",
+        "coordinator.reservations",
+        ".where(Slot.id == slot_id, Slot.live < Slot.width)\n            .values(live=Slot.live + 1)",
+        ".where(Slot.id == slot_id)\n            .values(live=Slot.live)",
+    ),
+    Mutant(
+        "queued twice",
+        "coordinator.reservations",
+        '        if job is None or job.state != "queued":\n            return None\n        choice',
+        "        if job is None:\n            return None\n        choice",
+    ),
+    Mutant(
+        "memory of a new slot not reserved",
+        "coordinator.reservations",
+        ".values(reserved_bytes=Node.reserved_bytes - freed + plan.bytes)",
+        ".values(reserved_bytes=Node.reserved_bytes - freed)",
+    ),
+    Mutant(
+        "hold never voided",
+        "coordinator.settlement",
+        "if job.hold_id is not None else ()",
+        "if job.hold_id is not None and charged_umlx else ()",
+    ),
+    Mutant(
+        "ended job ended again",
+        "coordinator.settlement",
+        "    if job.state in FINAL_JOB_STATES:\n        return Written(Settled(job.charge_umlx, was_settled_before=True))\n",
+        "",
+    ),
+    Mutant(
+        "lost attempt not paid",
+        "coordinator.endings",
+        "delivered_tokens=len(attempt.received) if attempt.is_proven else 0",
+        "delivered_tokens=len(attempt.received) if state == 'done' else 0",
+    ),
+    Mutant(
+        "recovery forgets running jobs",
+        "coordinator.recovery",
+        '.where(Job.state.in_(("queued", "running")))',
+        '.where(Job.state.in_(("queued",)))',
+    ),
+    Mutant(
+        "idempotency key not looked up",
+        "coordinator.jobs.service",
+        "    replay = find_replay(session, submission)\n    if replay is not None:",
+        "    replay = None\n    if replay is not None:",
+    ),
+    Mutant(
+        "node forgets its tokens before they are settled",
+        "node_agent.attempt_book",
+        "        if attempt.report is None:\n            return\n",
+        "        if attempt.report is None:\n            return\n        attempt.token_ids = []\n",
+    ),
+    Mutant(
+        "node keeps an older attempt",
+        "node_agent.state",
+        "            if attempt is not None:\n                self.book.leave(attempt, Phase.LOST)\n            self._answer",
+        "            self._answer",
+    ),
+    Mutant(
+        "node computes on when its owner is back",
+        "node_agent.state",
+        '                self.book.stop(attempt, "reclaimed")\n\n    # -- after',
+        "                pass\n\n    # -- after",
+    ),
+    Mutant(
+        "node answers cancel with silence",
+        "node_agent.state",
+        '            if cancel.reason == "lost":\n                self.book.leave(attempt, Phase.LOST)\n',
+        '            if cancel.reason == "lost":\n                pass\n',
+    ),
+)
+
+
+@final
+class _Loader(importlib.machinery.SourceFileLoader):
+    def __init__(self, mutant: Mutant, name: str, path: str) -> None:
+        super().__init__(name, path)
+        self._mutant = mutant
+
+    def get_code(self, fullname: str) -> Any:
+        # Past the cache of compiled code.
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+    def get_data(self, path: Any) -> bytes:
+        text = super().get_data(path).decode()
+        if text.count(self._mutant.old) != 1:
+            raise MutantError(f"{self._mutant.name}: its text is not in {self._mutant.module} once")
+        return text.replace(self._mutant.old, self._mutant.new).encode()
+
+
+class MutantError(RuntimeError):
+    """A seeded fault that does not fit the code any more."""
+
+
+@final
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, mutant: Mutant) -> None:
+        self._mutant = mutant
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        if fullname != self._mutant.module:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+        if spec is None or spec.origin is None:
+            return None
+        spec.loader = _Loader(self._mutant, fullname, spec.origin)
+        return spec
+
+
+def install() -> None:
+    """Seed the fault that the environment names, if it does."""
+    name = os.environ.get(VARIABLE)
+    if name is not None:
+        (mutant,) = (one for one in MUTANTS if one.name == name)
+        if mutant.module in sys.modules:
+            raise MutantError(f"{mutant.module} is imported already")
+        sys.meta_path.insert(0, _Finder(mutant))
+
+
+def try_mutants(words: Sequence[str], *, seeds: int) -> int:
+    """Try all, or those whose names contain a word. Prints a table; the last line is JSON."""
+    chosen = [one for one in MUTANTS if not words or any(word in one.name for word in words)]
+    states: dict[str, str] = {}
+    for mutant in chosen:
+        began = time.monotonic()
+        state, by = _try(mutant, seeds)
+        states[mutant.name] = state
+        print(f"{state:8} {mutant.name:48} {time.monotonic() - began:5.1f} s  {by}", flush=True)
+    caught = sum(state == "caught" for state in states.values())
+    missed = [name for name, state in states.items() if state != "caught"]
+    print(json.dumps({"caught": caught, "total": len(chosen), "missed": missed}))
+    return 0 if caught == len(chosen) else 1
+
+
+def _try(mutant: Mutant, seeds: int) -> tuple[str, str]:
+    command = [sys.executable, "-m", "tests.simulation", "--seeds", str(seeds), "--until-caught"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, VARIABLE: mutant.name},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SEEDS_SECONDS_MAX,
+    )
+    if done.returncode == 1 and "MutantError" in done.stderr:
+        return "broken", done.stderr.strip().splitlines()[-1]
+    found = next((line for line in done.stdout.splitlines() if line.startswith("seed ")), "")
+    if found:
+        return "caught", found[:110]
+    return ("survived", "") if done.returncode == 0 else ("broken", done.stderr[-200:])
