@@ -13,6 +13,8 @@ from ledger.pricing import PER_MILLION, Rate
 from ledger.rewards import AttemptFacts, Check, Ending, JobFacts, Member, Outcome
 
 COORDINATOR_RESTARTED: Final = "coordinator_restarted"
+JOB_FAILS_ALIKE: Final = "job_fails_alike"
+"""The error of a job that crashed two Macs in the same way: it is to blame, not they."""
 
 FAILED_CHECKS: Final = frozenset({"result_not_proven", "bad_chunk"})
 """Reasons that no sound node can have: its signature is not over what it sent, or it sent tokens
@@ -107,12 +109,14 @@ def facts_of(
         outcome=outcome_of(job),
         input_tokens=job.prompt_tokens,
         cached_tokens=0,
-        attempts=tuple(_attempt(attempt, late) for attempt in attempts),
+        attempts=tuple(_attempt(job, attempt, late) for attempt in attempts),
     )
 
 
-def _attempt(attempt: Attempt, late: frozenset[tuple[int, str]]) -> AttemptFacts:
+def _attempt(job: Job, attempt: Attempt, late: frozenset[tuple[int, str]]) -> AttemptFacts:
     ending = ending_of(attempt.state, attempt.reason)
+    if ending == "crashed" and job.error_code == JOB_FAILS_ALIKE:
+        ending = "cancelled"
     is_proven = attempt.zero_reason != NOT_PROVEN
     if attempt.delivered_tokens == 0 and (attempt.fence, attempt.node_id) in late:
         ending = "late"
