@@ -157,24 +157,24 @@ async def test_of_two_dispatchers_only_the_holder_of_the_lease_reserves(
 # -- restarts ------------------------------------------------------------------------------------
 
 
-async def test_after_a_restart_asynchronous_jobs_go_on_and_others_expire_uncharged(
+async def test_after_a_restart_jobs_of_both_kinds_go_on_and_are_charged_once(
     coordinator: Coordinator, new_node: NewNode
 ) -> None:
     node = await new_node()
     sam = coordinator.client("Sam")
-    body = {"kind": "completions", "request": completion("asynchronous")}
+    body = {"kind": "completions", "request": completion("asynchronous", max_tokens=20)}
     running = (await sam.post("/v1/jobs", json=body)).json()["id"]
     offer = await node.offered()
     await node.accept(offer)
-    await node.say(offer, "lost wi")
+    await node.say(offer, "goes o")
     waiting = Reading(sam, "POST", "/v1/completions", json=completion("synchronous", stream=True))
     other = await node.offered()
     await node.accept(other)
     await node.say(other, "ab")
     await waiting.until_text("ab")
     await asyncio.to_thread(coordinator.stop)
-    with pytest.raises((httpx2.TransportError, ExceptionGroup)):
-        await waiting.whole()
+    await waiting.whole()
+    assert waiting.events[-2].data["error"]["code"] == "coordinator_restarting"
     await sam.aclose()
     await asyncio.to_thread(coordinator.start)
     with coordinator.database.read() as session:
@@ -183,32 +183,37 @@ async def test_after_a_restart_asynchronous_jobs_go_on_and_others_expire_uncharg
     await node.close()
     await node.connect()
     sam = coordinator.client("Sam")
-    job = (await sam.get(f"/v1/jobs/{other.job_id}")).json()
-    assert (job["state"], job["error"], job["charge_umlx"]) == ("expired", "coordinator_restarted", "0")
-    again = await node.offered()
-    assert (again.job_id, again.fence, again.prefix_ids) == (running, 2, ())
-    await node.answer(again, "whole")
-    await node.expect(wire.Settled, job_id=running)
+    rest = Reading(sam, "GET", f"/v1/jobs/{other.job_id}/events?after=2")
+    for _ in range(2):
+        again = await node.offered()
+        is_first = again.job_id == running
+        prefix = "goes o" if is_first else "ab"
+        assert (again.fence, again.prefix_ids) == (2, coordinator.shelf.ids(prefix))
+        await node.answer(again, "n" if is_first else "cd")
+        await node.expect(wire.Settled, job_id=again.job_id)
+    assert (await rest.whole()).text == "cd"
     result = await sam.get(f"/v1/jobs/{running}/result")
-    assert result.json()["choices"][0]["text"] == "whole"
-    assert coordinator.posted("Sam") == RICH_UMLX - price_of(12, 5)
+    assert result.json()["choices"][0]["text"] == "goes on"
+    assert coordinator.posted("Sam") == RICH_UMLX - price_of(12, 7) - price_of(11, 4)
     coordinator.check_books()
     await sam.aclose()
 
 
-async def test_a_node_that_comes_back_to_a_restarted_coordinator_is_told_to_forget(
+async def test_a_node_that_comes_back_with_a_job_that_ended_is_told_to_forget(
     coordinator: Coordinator, new_node: NewNode
 ) -> None:
     node = await new_node()
     async with coordinator.client("Sam") as sam:
-        reading = Reading(sam, "POST", "/v1/completions", json=completion(stream=True))
+        asked = asyncio.create_task(sam.post("/v1/completions", json=completion()))
         offer = await node.offered()
         await node.accept(offer)
-        await asyncio.to_thread(coordinator.stop)
-        with pytest.raises((httpx2.TransportError, ExceptionGroup)):
-            await reading.whole()
+        await sam.post(f"/v1/jobs/{offer.job_id}/cancel")
+        assert (await asked).status_code == 409
+    await node.expect(wire.Settled)
+    await asyncio.to_thread(coordinator.stop)
     await asyncio.to_thread(coordinator.start)
     await node.close()
+    node.unread.clear()
     await node.connect(wire.LiveAttempt(job_id=offer.job_id, fence=offer.fence, offset=3))
     assert (await node.expect(wire.Cancel)).job_id == offer.job_id
     assert (await node.expect(wire.Settled)).job_id == offer.job_id
@@ -234,6 +239,54 @@ class FailingDatabase:
 
     def stop(self) -> None:
         event.remove(self._engine, "before_cursor_execute", self._fail)
+
+
+@pytest.mark.parametrize("part", ["INSERT INTO attempts", "UPDATE slots", "UPDATE jobs"])
+async def test_a_job_is_placed_although_the_database_fails(
+    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient, part: str
+) -> None:
+    failing = FailingDatabase(coordinator, part, times=3)
+    asked = asyncio.create_task(sam.post("/v1/completions", json=completion()))
+    await node.answer(await node.offered(), "ok")
+    assert (await asked).json()["choices"][0]["text"] == "ok"
+    failing.stop()
+    assert failing.left == 0
+    coordinator.check_books()
+
+
+async def test_a_reservation_whose_commit_was_not_confirmed_is_undone(
+    coordinator: Coordinator,
+    node: ScriptedNode,
+    sam: httpx2.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The connection breaks right after the commit: it happened, and nobody was told."""
+    broken: list[str] = []
+    engine = coordinator.database.engine
+    commit = engine.dialect.do_commit
+
+    def note(connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        connection.info["reserves"] = "INSERT INTO attempts" in statement or connection.info.get("reserves")
+
+    def do_commit(connection: Any) -> None:
+        commit(connection)
+        if connection.info.pop("reserves", False) and not broken:
+            broken.append("once")
+            raise OperationalError("COMMIT", {}, Exception("connection lost"))
+
+    event.listen(engine, "before_cursor_execute", note)
+    monkeypatch.setattr(engine.dialect, "do_commit", do_commit)
+    asked = asyncio.create_task(sam.post("/v1/completions", json=completion()))
+    offer = await node.offered()
+    event.remove(engine, "before_cursor_execute", note)
+    assert (broken, offer.fence) == (["once"], 2)
+    await node.answer(offer, "ok")
+    assert (await asked).json()["choices"][0]["text"] == "ok"
+    with coordinator.database.read() as session:
+        found = session.scalars(select(Attempt.reason).order_by(Attempt.fence)).all()
+        assert found == ["offer_not_sent", "stop"]
+        assert session.scalars(select(Slot.live)).all() == [0]
+    coordinator.check_books()
 
 
 @pytest.mark.parametrize("prefix", ["UPDATE jobs", "INSERT INTO ledger_journal", "DELETE FROM job_payloads"])
