@@ -164,6 +164,22 @@ class Macs:
         with self.writing() as session:
             StandingRows().write(session, [row], now_us=slot_start_us + SLOT_US)
 
+    def stand_for(self, node_id: str, slots: range, *, down: range = range(0)) -> None:
+        """Whole slots, counted from Monday's first; in those of `down` nobody was there."""
+        rows = [
+            Stood(
+                node_id,
+                MONDAY_US + index * SLOT_US,
+                0 if index in down else 600,
+                0,
+                0,
+                has_demanded_model=True,
+            )
+            for index in slots
+        ]
+        with self.writing() as session:
+            StandingRows().write(session, rows, now_us=MONDAY_US + slots.stop * SLOT_US)
+
     def work(
         self, node_id: str, ended_us: int, share_umlx: int, *, reading_umlx: int = 0, is_linked: bool = False
     ) -> None:
