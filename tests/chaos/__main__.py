@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from coordinator.db import Database, make_engine
@@ -26,7 +27,7 @@ from tests.chaos.measure import Measured, measure
 from tests.chaos.network import ChaosNetwork, chaos_network
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run and report. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos")
     parser.add_argument("--seconds", type=float, default=600.0, help="how long to break things")
@@ -35,19 +36,19 @@ def main() -> int:
     parser.add_argument("--submitters", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=2, help="measured deaths of each kind; 0: none")
     parser.add_argument("--keep", type=Path, default=None, help="keep logs and data in this folder")
-    arguments = parser.parse_args()
-    seed = arguments.seed if arguments.seed is not None else int(time.time())
+    options = parser.parse_args(arguments)
+    seed = options.seed if options.seed is not None else int(time.time())
     say(f"seed {seed}")
     with tempfile.TemporaryDirectory(prefix="mlxnet-chaos-") as folder:
-        root = arguments.keep or Path(folder)
-        with chaos_network(root, nodes=arguments.nodes) as network:
-            say("up; measuring quiet deaths" if arguments.rounds else "up")
-            measured = measure(network, rounds=arguments.rounds)
-            return report(*run(network, arguments, random.Random(seed)), measured)
+        root = options.keep or Path(folder)
+        with chaos_network(root, nodes=options.nodes) as network:
+            say("up; measuring single deaths" if options.rounds else "up")
+            measured = measure(network, rounds=options.rounds)
+            return report(*run(network, options, random.Random(seed)), measured)
 
 
 def run(
-    network: ChaosNetwork, arguments: argparse.Namespace, rng: random.Random
+    network: ChaosNetwork, options: argparse.Namespace, rng: random.Random
 ) -> tuple[list[Asked], list[Done], Audit, list[str]]:
     """Load and faults together, then quiet, then the audit and a comparison of every answer."""
     record, stop = Record(), threading.Event()
@@ -59,14 +60,14 @@ def run(
             record=record,
             stop=stop,
         )
-        for number in range(arguments.submitters)
+        for number in range(options.submitters)
     ]
     for submitter in submitters:
         submitter.start()
     done = wreck(
         network,
         rng,
-        seconds=arguments.seconds,
+        seconds=options.seconds,
         tell=lambda one: say(f"{one.at_seconds:6.1f} s  {one.story}"),
     )
     say("no more faults; waiting for what is under way")

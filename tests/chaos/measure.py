@@ -138,7 +138,7 @@ def _silent(network: ChaosNetwork) -> float:
 
 
 def _cancel(network: ChaosNetwork) -> float:
-    """Until the runner uses no more processor time."""
+    """Until the cancel is answered and the runner uses no more processor time."""
     reading, node = _begin(network)
     runner = network.runner_of(node)
     if runner is None:
@@ -146,13 +146,14 @@ def _cancel(network: ChaosNetwork) -> float:
     moment = last_busy = time.monotonic()
     used = _cpu_seconds(runner)
     _ = network.local.client("Sam").post(f"/v1/jobs/{reading.job_id}/cancel")
+    answered = time.monotonic()
     while time.monotonic() - moment < CANCEL_LOOK_SECONDS:
         time.sleep(CANCEL_TICK_SECONDS)
         now = _cpu_seconds(runner)
         if now - used > CANCEL_TICK_SECONDS * IDLE_SHARE:
             last_busy = time.monotonic()
         used = now
-    return last_busy - moment
+    return max(last_busy, answered) - moment
 
 
 def _cpu_seconds(process: psutil.Process) -> float:
