@@ -32,7 +32,7 @@ UNANSWERED_MAX: Final = 3  # an older node does not know the question; asked aga
 
 
 @dataclass(frozen=True)
-class Tested:
+class Measured:
     """A result that is to be stored."""
 
     node_id: str
@@ -80,9 +80,9 @@ class SelfTests:
             next_at = now - ago_seconds + gap_seconds(tests) if tests else now
             _ = self._asked.setdefault(node_id, _Asked(tests, next_at))
 
-    def take(self, channels: Iterable[Channel], *, now: float) -> list[Tested]:
+    def take(self, channels: Iterable[Channel], *, now: float) -> list[Measured]:
         """Results that came in, each once."""
-        found: list[Tested] = []
+        found: list[Measured] = []
         for channel in channels:
             result, channel.self_test = channel.self_test, None
             asked = self._asked.get(channel.node_id)
@@ -96,7 +96,7 @@ class SelfTests:
             asked.next_at = now + gap_seconds(asked.tests)
             specified = specified_bandwidth(channel.hardware.model_dump())
             bandwidth = min(result.bandwidth_bytes_per_second, specified)
-            found.append(Tested(channel.node_id, bandwidth, result.is_warm))
+            found.append(Measured(channel.node_id, bandwidth, result.is_warm))
         return found
 
     def challenge(self, channels: Iterable[Channel], working: frozenset[str], *, now: float) -> int:
@@ -144,7 +144,7 @@ def history_of(session: Session, node_ids: Sequence[str], now_us: int) -> dict[s
     return found
 
 
-def store_tests(session: Session, tested: Iterable[Tested], now_us: int) -> None:
+def store_tests(session: Session, tested: Iterable[Measured], now_us: int) -> None:
     """Keep results."""
     session.add_all(
         SelfTest(

@@ -22,7 +22,7 @@ from coordinator.live import LiveJobs
 from coordinator.nodes.channel import Channel, Fleet
 from coordinator.nodes.models import Node
 from coordinator.policy.held import standings
-from coordinator.seats.self_tests import SelfTests, Tested, history_of, store_tests
+from coordinator.seats.self_tests import Measured, SelfTests, history_of, store_tests
 from coordinator.seats.standing import Sight, StandingBook, Stood
 from coordinator.seats.standing_rows import StandingRows
 from ledger.ratecard import CARD, DAY_US, SLOT_US
@@ -82,7 +82,7 @@ class StandingWatch:
         self._demanded_at: float | None = None
         self._linked: dict[Pair, bool] = {}
         self._new_pairs: set[Pair] = set()
-        self._untold: list[Tested] = []
+        self._untold: list[Measured] = []
 
     async def run(self) -> None:
         """Look and store until cancelled."""
@@ -187,7 +187,7 @@ class StandingWatch:
     def _exchange(
         self,
         stood: list[Stood],
-        tested: list[Tested],
+        tested: list[Measured],
         pairs: frozenset[Pair],
         unknown: list[str],
         is_demand_stale: bool,
