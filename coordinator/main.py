@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio.to_thread
 import structlog
@@ -25,7 +26,7 @@ from coordinator.recovery import recover
 from coordinator.runtime import Runtime
 from coordinator.seats.endpoints import router as seats_router
 from coordinator.settings import Settings
-from coordinator.world import snapshot_of
+from coordinator.world import feed_of
 from web_world.routes import make_router as make_world_router
 
 log = structlog.get_logger()
@@ -34,6 +35,7 @@ log = structlog.get_logger()
 def build_app(settings: Settings) -> FastAPI:
     """An ASGI application for one coordinator process. Blocks while it migrates the database."""
     runtime = Runtime(settings)
+    world = feed_of(runtime)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
@@ -41,12 +43,16 @@ def build_app(settings: Settings) -> FastAPI:
         anyio.to_thread.current_default_thread_limiter().total_tokens = POOL_CONNECTIONS
         await recover(runtime)
         await runtime.start()
+        watching = asyncio.create_task(world.run())
         timers = TimerThread(runtime) if settings.redis_url is None else None
         if timers is None:
             log.info("upkeep_left_to_celery", start="celery -A coordinator.tasks worker -B")
         if timers is not None:
             timers.start()
         yield
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
         if timers is not None:
             await run_in_threadpool(timers.stop)
         await runtime.stop()
@@ -61,6 +67,7 @@ def build_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.runtime = runtime
+    app.state.world = world
     install_error_handlers(app)
     app.include_router(openai_router)
     app.include_router(jobs_router)
@@ -68,7 +75,7 @@ def build_app(settings: Settings) -> FastAPI:
     app.include_router(seats_router)
     app.include_router(accounts_router)
     app.include_router(ledger_router)
-    app.include_router(make_world_router(lambda: snapshot_of(runtime)))
+    app.include_router(make_world_router(world, origin=settings.origin))
     _add_probes(app)
     return app
 

@@ -1,33 +1,68 @@
-"""Fills MLX World's snapshot from the runtime, coarsened: no id, no owner, no name, no place."""
+"""Tells MLX World what this coordinator knows; what may be seen of it is decided over there."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from sqlalchemy import select
+
+from coordinator.db import database_now_us
+from coordinator.nodes.models import Node
 from coordinator.runtime import Runtime
-from web_world.source import PublicMac, WorldSnapshot
+from coordinator.seats.models import SelfTest
+from ledger import checkpoints
+from web_world.feed import Feed
+from web_world.privacy import ALONE_KEPT_US
+from web_world.source import Checkpoint, MacFacts, Pulse, WorldFacts
 
-GIB: Final = 1 << 30
+MEASURED_US: Final = 30 * 24 * 3_600_000_000  # a self-test older than a month says little
 
 
-def snapshot_of(runtime: Runtime) -> WorldSnapshot:
-    """The connected Macs as the public sees them, in the order in which they came."""
-    live = runtime.jobs.attempts_by_node()
-    channels = sorted(runtime.fleet.channels.values(), key=lambda channel: channel.connected_at)
-    return WorldSnapshot(
-        macs=tuple(
-            PublicMac(
-                label=f"Mac {index}",
-                chip=channel.hardware.chip,
-                memory_gib=channel.hardware.memory_bytes // GIB,
-                lent_gib=channel.hardware.lent_bytes // GIB,
-                state="busy" if live.get(channel.node_id) else channel.mode,
-                models=tuple(slot.card_id for slot in channel.slots),
-                live_jobs=live.get(channel.node_id, 0),
+def feed_of(runtime: Runtime) -> Feed:
+    """The public picture of this coordinator's network."""
+    return Feed(lambda: facts_of(runtime), lambda: pulse_of(runtime))
+
+
+def facts_of(runtime: Runtime) -> WorldFacts:
+    """Every Mac that was here in the last seven days, and the newest checkpoint. Blocking."""
+    connected = frozenset(runtime.fleet.channels)
+    with runtime.database.read() as session:
+        now_us = database_now_us(session)
+        measured = frozenset(
+            session.scalars(select(SelfTest.node_id).where(SelfTest.at_us > now_us - MEASURED_US).distinct())
+        )
+        rows = session.execute(
+            select(Node.id, Node.account_id, Node.seen_us, Node.seat, Node.hardware).where(
+                Node.revoked_us.is_(None), Node.seen_us > now_us - ALONE_KEPT_US
             )
-            for index, channel in enumerate(channels, start=1)
-        ),
+        ).all()
+        newest = checkpoints.latest(session.connection())
+    macs = tuple(
+        MacFacts(
+            mac=node_id,
+            owner=owner,
+            seen_us=now_us if node_id in connected else seen_us,
+            memory_bytes=hardware["memory_bytes"],
+            bandwidth_bytes_per_second=hardware["bandwidth_bytes_per_second"],
+            is_measured=node_id in measured,
+            is_ultra_seat=seat == "ultra",
+        )
+        for node_id, owner, seen_us, seat, hardware in rows
+    )
+    return WorldFacts(now_us=now_us, macs=macs, checkpoint=_checkpoint(newest))
+
+
+def pulse_of(runtime: Runtime) -> Pulse:
+    """The work of this moment. Does not block."""
+    return Pulse(
+        busy=frozenset(runtime.jobs.attempts_by_node()),
+        connected=len(runtime.fleet.channels),
         jobs_ended=runtime.endings.jobs_ended,
         tokens_relayed=runtime.relay.tokens_relayed,
-        jobs_waiting=len(runtime.dispatcher.last_look),
     )
+
+
+def _checkpoint(stored: checkpoints.StoredCheckpoint | None) -> Checkpoint | None:
+    if stored is None:
+        return None
+    return Checkpoint(entries=stored.size, root=stored.root.hex(), signed_us=stored.created_us)

@@ -13,7 +13,7 @@ from web_world.source import NOWHERE, MacFacts, Place, Pulse
 
 GIB: Final = 1 << 30
 GB: Final = 10**9
-SPREAD_DEGREES: Final = 1.1  # people lend from towns around the large ones, too
+SPREAD_DEGREES: Final = 0.6  # people lend from towns around the large ones, too
 PLACE_SHARES: Final = (("area", 0.62), ("country", 0.83))  # what is left shows no place
 BUSY_SHARE: Final = 0.35
 
@@ -127,7 +127,9 @@ def _towns() -> tuple[Town, ...]:
     return tuple(found)
 
 
-def demo_fleet(count: int, *, seed: int, now_us: int) -> tuple[MacFacts, ...]:
+def demo_fleet(
+    count: int, *, seed: int, now_us: int, spread_degrees: float = SPREAD_DEGREES
+) -> tuple[MacFacts, ...]:
     """`count` Macs that were all seen just now; one owner has one to four of them."""
     draw = random.Random(seed)  # noqa: S311 - a picture, not a secret
     towns = _towns()
@@ -136,7 +138,7 @@ def demo_fleet(count: int, *, seed: int, now_us: int) -> tuple[MacFacts, ...]:
     while len(macs) < count:
         town = draw.choices(towns, weights)[0]
         owner = f"owner{len(macs)}"
-        place = _place(draw, town)
+        place = _place(draw, town, spread_degrees)
         size = draw.choices((1, 2, 3, 4), (80, 14, 3, 3))[0]
         pod = f"pod{len(macs)}" if size > 1 and draw.random() < 0.5 else ""
         models = draw.choices(MODELS, [model[3] for model in MODELS], k=size)
@@ -158,11 +160,11 @@ def demo_fleet(count: int, *, seed: int, now_us: int) -> tuple[MacFacts, ...]:
     return tuple(macs)
 
 
-def _place(draw: random.Random, town: Town) -> Place:
+def _place(draw: random.Random, town: Town, spread_degrees: float) -> Place:
     chance = draw.random()
     if chance < PLACE_SHARES[0][1]:
-        latitude = max(-85.0, min(85.0, draw.gauss(town.latitude, SPREAD_DEGREES / 2)))
-        longitude = draw.gauss(town.longitude, SPREAD_DEGREES / 2)
+        latitude = max(-85.0, min(85.0, draw.gauss(town.latitude, spread_degrees)))
+        longitude = draw.gauss(town.longitude, spread_degrees)
         return Place("area", town.country, area_at(latitude, longitude))
     return Place("country", town.country) if chance < PLACE_SHARES[1][1] else NOWHERE
 

@@ -1,53 +1,174 @@
-"""The public page and its snapshot. Knows nothing of the coordinator: it reads one value type."""
+"""Pages, their files, the snapshot and its stream over HTTP. Knows nothing of the coordinator."""
 
 from __future__ import annotations
 
-import dataclasses
+import gzip
+import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from fastapi import APIRouter
-from starlette.responses import FileResponse, JSONResponse, Response
+from fastapi import APIRouter, Request
+from starlette.responses import Response, StreamingResponse
 
-from web_world.source import WorldSnapshot
+from web_world.feed import Feed
+from web_world.pages import PAGES, STATIC, Page, render
+from web_world.texts import LANGUAGES, Language, choose
 
-STATIC: Final = Path(__file__).parent / "static"
-SNAPSHOT_SECONDS: Final = 1
 PUBLIC: Final[dict[str, Any]] = {"x-audience": "public"}
-FILES: Final = {"world.css": "text/css", "world.js": "text/javascript"}
-PAGE_HEADERS: Final = {
+LANGUAGE_COOKIE: Final = "language"
+COOKIE_SECONDS: Final = 365 * 24 * 3600
+TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+    ".woff2": "font/woff2",
+}
+COMPRESSED: Final = {".css", ".js", ".json", ".svg", ".txt"}
+SECURITY_HEADERS: Final = {
     "content-security-policy": (
-        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
-        "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; font-src 'self'; "
+        "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "permissions-policy": "geolocation=(), camera=(), microphone=()",
 }
+PAGE_CACHE: Final = "public, max-age=30"
+SNAPSHOT_CACHE: Final = "public, max-age=30, stale-while-revalidate=60"
+# Addresses of files carry a fingerprint, so what lies behind one never changes.
+STATIC_CACHE: Final = "public, max-age=31536000, immutable"
 
 
-def make_router(take_snapshot: Callable[[], WorldSnapshot]) -> APIRouter:
-    """Routes over `take_snapshot`, which is called on the event loop and must not block."""
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    """A built file, read and compressed once."""
+
+    plain: bytes
+    gzipped: bytes | None
+    media_type: str
+
+
+@lru_cache(maxsize=1)
+def static_files() -> dict[str, StaticFile]:
+    """All built files by their path under `static/`."""
+    return {
+        str(path.relative_to(STATIC)): _read(path)
+        for path in sorted(STATIC.rglob("*"))
+        if path.suffix in TYPES
+    }
+
+
+def _read(path: Path) -> StaticFile:
+    plain = path.read_bytes()
+    packed = gzip.compress(plain, 9, mtime=0) if path.suffix in COMPRESSED else None
+    return StaticFile(plain, packed, TYPES[path.suffix])
+
+
+@lru_cache(maxsize=1)
+def static_version() -> str:
+    """A fingerprint of all built files together."""
+    digest = hashlib.sha256()
+    for name, file in static_files().items():
+        digest.update(name.encode() + b"\0" + file.plain)
+    return digest.hexdigest()[:10]
+
+
+def make_router(feed: Feed, *, origin: str) -> APIRouter:
+    """Routes over the feed's view. `origin` is the address that the pages name as theirs."""
     router = APIRouter()
+    rendered: dict[tuple[str, str], tuple[str, bytes, bytes]] = {}
 
-    @router.get("/", openapi_extra=PUBLIC)
-    async def page() -> Response:
-        """The live page."""
-        return FileResponse(STATIC / "index.html", media_type="text/html", headers=PAGE_HEADERS)
-
-    @router.get("/world/static/{name}", openapi_extra=PUBLIC)
-    async def static(name: str) -> Response:
-        """The page's style and script."""
-        if name not in FILES:
-            return Response(status_code=404)
-        return FileResponse(STATIC / name, media_type=FILES[name], headers=PAGE_HEADERS)
-
-    @router.get("/world/v1/snapshot.json", openapi_extra=PUBLIC)
-    async def snapshot() -> Response:
-        """What is on the page, as JSON."""
-        return JSONResponse(
-            dataclasses.asdict(take_snapshot()),
-            headers={"cache-control": f"public, max-age={SNAPSHOT_SECONDS}"},
+    async def html(request: Request, page: Page, language: Language) -> Response:
+        encoded, view = await feed.encoded(), await feed.view()
+        key = (page.slug, language.code)
+        made = rendered.get(key)
+        if made is None or made[0] != encoded.etag:
+            plain = render(page, language, view, etag=encoded.etag, origin=origin, version=static_version())
+            made = rendered[key] = (encoded.etag, plain, gzip.compress(plain, 6, mtime=0))
+        headers = SECURITY_HEADERS | {"cache-control": PAGE_CACHE, "content-language": language.code}
+        return _answer(
+            request, made[1], made[2], "text/html; charset=utf-8", made[0] + language.code, headers
         )
 
+    for page in PAGES:
+        router.add_api_route(f"/{page.slug}", _chosen(page, html), methods=["GET"], openapi_extra=PUBLIC)
+        for language in LANGUAGES:
+            router.add_api_route(
+                page.address(language), _in(page, language, html), methods=["GET"], openapi_extra=PUBLIC
+            )
+    _add_data(router, feed)
     return router
+
+
+Html = Callable[[Request, Page, Language], Any]
+
+
+def _chosen(page: Page, html: Html) -> Callable[[Request], Any]:
+    async def answer(request: Request) -> Response:
+        """The page in the language that the reader chose before or the browser asks for."""
+        language = choose(request.cookies.get(LANGUAGE_COOKIE), request.headers.get("accept-language"))
+        response: Response = await html(request, page, language)
+        response.headers["vary"] = "accept-encoding, accept-language, cookie"
+        return response
+
+    return answer
+
+
+def _in(page: Page, language: Language, html: Html) -> Callable[[Request], Any]:
+    async def answer(request: Request) -> Response:
+        """The page in one language; if the browser would get another one, the choice is kept."""
+        response: Response = await html(request, page, language)
+        cookie, accepted = request.cookies.get(LANGUAGE_COOKIE), request.headers.get("accept-language")
+        if choose(cookie, accepted) != language:
+            response.set_cookie(LANGUAGE_COOKIE, language.code, max_age=COOKIE_SECONDS, samesite="lax")
+            response.headers["cache-control"] = "private, max-age=30"
+        return response
+
+    return answer
+
+
+def _add_data(router: APIRouter, feed: Feed) -> None:
+    @router.get("/world/static/{name:path}", openapi_extra=PUBLIC)
+    async def static(request: Request, name: str) -> Response:
+        """The pages' style, script, land and fonts."""
+        file = static_files().get(name)
+        if file is None:
+            return Response(status_code=404)
+        headers = {"cache-control": STATIC_CACHE, "x-content-type-options": "nosniff"}
+        return _answer(request, file.plain, file.gzipped, file.media_type, static_version(), headers)
+
+    @router.get("/world/v1/snapshot.json", openapi_extra=PUBLIC)
+    async def snapshot(request: Request) -> Response:
+        """What is on the map, as JSON; the same bytes for everybody."""
+        encoded = await feed.encoded()
+        headers = {"cache-control": SNAPSHOT_CACHE, "access-control-allow-origin": "*"}
+        return _answer(request, encoded.plain, encoded.gzipped, "application/json", encoded.etag, headers)
+
+    @router.get("/world/v1/events", openapi_extra=PUBLIC)
+    async def events() -> Response:
+        """The network's figures every few seconds, and word of each new snapshot, as events."""
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(feed.frames(), media_type="text/event-stream", headers=headers)
+
+
+def _answer(
+    request: Request,
+    plain: bytes,
+    gzipped: bytes | None,
+    media_type: str,
+    etag: str,
+    headers: dict[str, str],
+) -> Response:
+    headers = headers | {"etag": f'W/"{etag}"', "vary": "accept-encoding"}
+    known = request.headers.get("if-none-match", "")
+    if etag in known:
+        return Response(status_code=304, headers=headers)
+    if gzipped is not None and "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(gzipped, media_type=media_type, headers=headers | {"content-encoding": "gzip"})
+    return Response(plain, media_type=media_type, headers=headers)

@@ -57,6 +57,7 @@ class Pulse:
     """The network's work in one moment: Macs working, and jobs and tokens since the start."""
 
     busy: frozenset[str] = frozenset()
+    connected: int = 0
     jobs_ended: int = 0
     tokens_relayed: int = 0
 
@@ -69,29 +70,3 @@ class WorldFacts:
     macs: tuple[MacFacts, ...]
     pulse: Pulse = field(default_factory=Pulse)
     checkpoint: Checkpoint | None = None
-
-
-MacState = Literal["ready", "busy", "away", "draining"]
-
-
-@dataclass(frozen=True)
-class PublicMac:
-    """One Mac, without anything that could tell whose it is or where it stands."""
-
-    label: str
-    chip: str
-    memory_gib: int
-    lent_gib: int
-    state: MacState
-    models: tuple[str, ...]
-    live_jobs: int
-
-
-@dataclass(frozen=True)
-class WorldSnapshot:
-    """The network at one moment."""
-
-    macs: tuple[PublicMac, ...]
-    jobs_ended: int
-    tokens_relayed: int
-    jobs_waiting: int

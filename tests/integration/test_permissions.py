@@ -86,6 +86,10 @@ async def test_every_route_says_who_it_is_for_and_keeps_to_it(
                 assert answer.status_code == 403, f"{method} {path}: {answer.status_code}"
     assert {name for name, audience in walked.items() if audience == "public"} == {
         "GET /",
+        "GET /ar/",
+        "GET /en/",
+        "GET /pl/",
+        "GET /ur/",
         "GET /healthz",
         "GET /readyz",
         "GET /v1/ledger/checkpoint",
@@ -93,7 +97,8 @@ async def test_every_route_says_who_it_is_for_and_keeps_to_it(
         "GET /v1/ledger/inclusion",
         "GET /v1/ledger/key",
         "GET /v1/tokens",
-        "GET /world/static/{name}",
+        "GET /world/static/{name:path}",
+        "GET /world/v1/events",
         "GET /world/v1/snapshot.json",
         "POST /nodes/v1/enrolments",
     }

@@ -1,0 +1,162 @@
+"""The live picture: a snapshot a minute, the network's figures every few seconds, encoded once.
+
+Each reader has a short queue; one that does not keep up loses the oldest frames, never others'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import Final
+
+import structlog
+from starlette.concurrency import run_in_threadpool
+
+from web_world.privacy import Roster, Spot, advance, light_of, tells_figures
+from web_world.snapshot import Encoded, Minutes, WorldView, encode, view_of
+from web_world.source import SERIES_MINUTES, Pulse, WorldFacts
+
+log = structlog.get_logger()
+
+TICK_SECONDS: Final = 5.0
+SNAPSHOT_TICKS: Final = 12  # a minute; being there or not must not be seen live
+SMALL_NETWORK: Final = 200  # below it who joins without a place is counted at the next tick
+QUEUE_FRAMES: Final = 3
+KEEP_ALIVE_SECONDS: Final = 15.0
+READERS_MAX: Final = 5_000
+KEEP_ALIVE: Final = b": here\n\n"
+
+
+class Feed:
+    """Holds the current view. All methods run on the event loop, the reading of facts aside."""
+
+    def __init__(self, read_facts: Callable[[], WorldFacts], read_pulse: Callable[[], Pulse]) -> None:
+        """`read_facts` may block and runs in a thread; `read_pulse` must not block."""
+        self._read_facts: Final = read_facts
+        self._read_pulse: Final = read_pulse
+        self._roster: Roster | None = None
+        self._view: WorldView | None = None
+        self._encoded: Encoded | None = None
+        self._minutes: Final[deque[tuple[int, int] | None]] = deque(
+            [None] * SERIES_MINUTES, maxlen=SERIES_MINUTES
+        )
+        self._pulses: Final[deque[Pulse]] = deque(maxlen=SNAPSHOT_TICKS + 1)
+        self._noted = 0
+        self._connected = -1
+        self._readers: Final[set[asyncio.Queue[bytes]]] = set()
+        self._making: Final = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Tick until cancelled. A reading that fails is told in the log and tried again."""
+        ticks = 0
+        while True:
+            try:
+                await self.tick(ticks)
+            except Exception:
+                log.exception("world_not_renewed")
+            ticks += 1
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def tick(self, ticks: int) -> None:
+        """One step: figures to all readers, and a new snapshot if one is due."""
+        pulse = self._read_pulse()
+        self.note(pulse)
+        is_news = pulse.connected != self._connected and pulse.connected < SMALL_NETWORK
+        if self._view is None or is_news or ticks % SNAPSHOT_TICKS == 0:
+            self._connected = pulse.connected
+            await self.renew()
+            self._send("snapshot", {"etag": (await self.encoded()).etag})
+        self._send("totals", self._totals(pulse))
+
+    def note(self, pulse: Pulse) -> None:
+        """Take one tick's work into the minutes; the first one only says where counting starts."""
+        self._pulses.append(pulse)
+        self._noted += 1
+        if self._noted > 1 and self._noted % SNAPSHOT_TICKS == 1:
+            first = self._pulses[0]
+            self._minutes.append(
+                (pulse.jobs_ended - first.jobs_ended, pulse.tokens_relayed - first.tokens_relayed)
+            )
+
+    async def renew(self) -> None:
+        """Read the facts and make the view from them."""
+        async with self._making:
+            pulse = self._pulses[-1] if self._pulses else self._read_pulse()
+            self._roster, self._view, self._encoded = await run_in_threadpool(self._make, pulse)
+
+    def _make(self, pulse: Pulse) -> tuple[Roster, WorldView, Encoded]:
+        facts = self._read_facts()
+        roster = advance(self._roster, facts.macs, facts.now_us)
+        minutes = Minutes(
+            jobs=tuple(minute and minute[0] for minute in self._minutes),
+            tokens=tuple(minute and minute[1] for minute in self._minutes),
+        )
+        view = view_of(roster, pulse, minutes, facts.checkpoint, now_us=facts.now_us)
+        return roster, view, encode(view)
+
+    async def view(self) -> WorldView:
+        """The current view; made now if there is none yet."""
+        if self._view is None:
+            await self.renew()
+        assert self._view is not None
+        return self._view
+
+    async def encoded(self) -> Encoded:
+        """The current snapshot's bytes."""
+        _ = await self.view()
+        assert self._encoded is not None
+        return self._encoded
+
+    def light_of(self, mac: str) -> Spot | None:
+        """Where one Mac is drawn, for its owner alone; None before it counts as seen."""
+        return light_of(self._roster, mac) if self._roster is not None else None
+
+    def _totals(self, pulse: Pulse) -> dict[str, int | None]:
+        roster, first = self._roster, self._pulses[0]
+        if roster is None or not tells_figures(roster):
+            return {"working": None, "jobs": None, "tokens": None}
+        return {
+            "working": len(pulse.busy & roster.spots.keys()),
+            "jobs": pulse.jobs_ended - first.jobs_ended,
+            "tokens": pulse.tokens_relayed - first.tokens_relayed,
+        }
+
+    # -- readers ---------------------------------------------------------------------------------
+
+    def _send(self, event: str, data: object) -> None:
+        frame = f"event: {event}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+        for queue in self._readers:
+            if queue.full():
+                _ = queue.get_nowait()
+            queue.put_nowait(frame)
+
+    @contextlib.contextmanager
+    def reading(self) -> Generator[asyncio.Queue[bytes] | None]:
+        """A reader's queue of frames while the block runs; None if there are too many readers."""
+        if len(self._readers) >= READERS_MAX:
+            yield None
+            return
+        queue: asyncio.Queue[bytes] = asyncio.Queue(QUEUE_FRAMES)
+        self._readers.add(queue)
+        try:
+            yield queue
+        finally:
+            self._readers.discard(queue)
+
+    async def frames(self) -> AsyncGenerator[bytes]:
+        """Frames of the stream for one reader, with a comment where nothing happens for long."""
+        with self.reading() as queue:
+            if queue is None:
+                yield b"retry: 60000\n\n"
+                return
+            yield b"retry: 10000\n\n"
+            while True:
+                try:
+                    async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                        frame = await queue.get()
+                except TimeoutError:
+                    frame = KEEP_ALIVE
+                yield frame

@@ -1,0 +1,121 @@
+"""Pages as HTML: one layout, one template a page, in four languages. No page needs JavaScript.
+
+A new page is one `Page` in `PAGES` and its template; its texts lie beside the others in `locales/`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from babel.dates import format_datetime
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from web_world.countries import country_name
+from web_world.snapshot import WorldView
+from web_world.texts import CLIENT_FILE, LANGUAGES, Language, Texts, sources_of, texts_of
+
+TEMPLATES: Final = Path(__file__).parent / "templates"
+STATIC: Final = Path(__file__).parent / "static"
+AREA_KM2: Final = 12_000
+CHART_HEIGHT: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One public page: `slug` is its address under each language, "" for the first page."""
+
+    slug: str
+    template: str
+    title_key: str
+    nav_key: str
+
+    def address(self, language: Language) -> str:
+        """The page's path in this language."""
+        return f"/{language.code}/{self.slug}"
+
+
+WORLD_PAGE: Final = Page("", "world.html", "world-title", "nav-world")
+PAGES: Final = (WORLD_PAGE,)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One minute of a chart: `height` of `CHART_HEIGHT`, and its value if it was seen."""
+
+    height: float
+    value: int | None
+
+
+def bars(values: tuple[int | None, ...]) -> list[Bar]:
+    """The minutes of a chart, the largest of them as high as the chart."""
+    peak = max((value or 0 for value in values), default=0) or 1
+    return [Bar(round(CHART_HEIGHT * (value or 0) / peak, 1), value) for value in values]
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["json"] = _json_for_html
+    return made
+
+
+def _json_for_html(value: Any) -> Markup:
+    """JSON for inside a script element: nothing in it can end the element."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))  # noqa: S704 - escaped the line above
+
+
+ENVIRONMENT: Final = _environment()
+
+
+def render(
+    page: Page,
+    language: Language,
+    view: WorldView,
+    *,
+    etag: str,
+    origin: str,
+    version: str,
+    extra: Mapping[str, Any] | None = None,
+) -> bytes:
+    """The page in this language, showing this view. `version` marks the style's and script's."""
+    texts = texts_of(language.code)
+    context: dict[str, Any] = {
+        "page": page,
+        "pages": PAGES,
+        "language": language,
+        "languages": LANGUAGES,
+        "t": texts.text,
+        "h": texts.html,
+        "texts": texts,
+        "view": view,
+        "origin": origin,
+        "version": version,
+        "area_km2": AREA_KM2,
+        "bars": bars,
+        "name": partial(country_name, language=language.code),
+        "when": partial(_when, texts=texts),
+        "config": _config(language, etag),
+    }
+    return ENVIRONMENT.get_template(page.template).render(context | dict(extra or {})).encode()
+
+
+def _config(language: Language, etag: str) -> dict[str, str]:
+    return {"language": language.tag, "etag": etag, "messages": sources_of(language)[CLIENT_FILE]}
+
+
+def _when(moment_us: int, texts: Texts) -> str:
+    moment = datetime.fromtimestamp(moment_us / 1e6, UTC)
+    return f"{format_datetime(moment, 'medium', locale=texts.language.code)} UTC"

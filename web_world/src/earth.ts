@@ -1,0 +1,112 @@
+// The Earth itself: sky, air, sea, land and night. Drawn below the lights.
+import { geoCircle, geoGraticule, geoPath, type GeoPermissibleObjects } from "d3-geo";
+import { type Lens, subsolar, wrapped } from "./camera";
+import { type Theme } from "./theme";
+
+interface WireLand {
+  step: number;
+  polygons: number[][][];
+}
+
+export async function loadLand(name: string, version: string): Promise<GeoPermissibleObjects> {
+  const answer = await fetch(`/world/static/${name}.json${version}`);
+  if (!answer.ok) throw new Error(`${name}: ${answer.status}`);
+  const { step, polygons } = (await answer.json()) as WireLand;
+  const ring = (flat: number[]): [number, number][] => {
+    const points: [number, number][] = [];
+    let [x, y] = [0, 0];
+    for (let index = 0; index < flat.length; index += 2) {
+      x += flat[index]!;
+      y += flat[index + 1]!;
+      points.push([x * step, y * step]);
+    }
+    points.push(points[0]!);
+    return points;
+  };
+  return { type: "MultiPolygon", coordinates: polygons.map((rings) => rings.map(ring)) };
+}
+
+const GRATICULE = geoGraticule().step([20, 20])();
+const SPHERE: GeoPermissibleObjects = { type: "Sphere" };
+// From sunset through civil, nautical and astronomical twilight into the night, degrees.
+const TWILIGHTS = [90, 86, 82, 78, 74];
+
+export function paintEarth(
+  canvas: CanvasRenderingContext2D,
+  lens: Lens,
+  theme: Theme,
+  land: GeoPermissibleObjects | undefined,
+  now: number,
+): void {
+  const path = geoPath(lens.projection, canvas);
+  const trace = (shape: GeoPermissibleObjects): void => {
+    canvas.beginPath();
+    path(shape);
+  };
+  if (!lens.camera.isFlat) paintAir(canvas, lens, theme);
+  trace(SPHERE);
+  canvas.fillStyle = lens.camera.isFlat ? theme.sea : seaOf(canvas, lens, theme);
+  canvas.fill();
+  canvas.lineWidth = 0.6;
+  canvas.strokeStyle = theme.grid;
+  trace(GRATICULE);
+  canvas.stroke();
+  if (land) {
+    trace(land);
+    canvas.fillStyle = theme.land;
+    canvas.fill();
+    canvas.lineWidth = 0.8;
+    canvas.strokeStyle = theme.coast;
+    canvas.stroke();
+  }
+  const [longitude, latitude] = subsolar(now);
+  canvas.fillStyle = theme.night;
+  for (const radius of TWILIGHTS) {
+    trace(geoCircle().center([wrapped(longitude + 180), -latitude]).radius(radius).precision(3)());
+    canvas.fill();
+  }
+  if (lens.camera.isFlat) {
+    trace(SPHERE);
+    canvas.strokeStyle = theme.coast;
+    canvas.stroke();
+  } else {
+    paintEdge(canvas, lens, theme);
+  }
+}
+
+function seaOf(canvas: CanvasRenderingContext2D, lens: Lens, theme: Theme): CanvasGradient {
+  const [x, y] = lens.centre;
+  const { radius } = lens;
+  const made = canvas.createRadialGradient(x - radius * 0.35, y - radius * 0.45, radius * 0.1, x, y, radius);
+  made.addColorStop(0, theme.seaLit);
+  made.addColorStop(1, theme.sea);
+  return made;
+}
+
+function paintAir(canvas: CanvasRenderingContext2D, lens: Lens, theme: Theme): void {
+  const [x, y] = lens.centre;
+  const { radius } = lens;
+  const depth = Math.min(radius * 0.16, 70);
+  const made = canvas.createRadialGradient(x, y, radius - 2, x, y, radius + depth);
+  made.addColorStop(0, theme.air);
+  made.addColorStop(0.35, theme.airThin);
+  made.addColorStop(1, theme.airNone);
+  canvas.fillStyle = made;
+  canvas.beginPath();
+  canvas.arc(x, y, radius + depth, 0, 2 * Math.PI);
+  canvas.fill();
+}
+
+// The air over the edge is seen slantwise: a bright rim inside a darker border.
+function paintEdge(canvas: CanvasRenderingContext2D, lens: Lens, theme: Theme): void {
+  const [x, y] = lens.centre;
+  const { radius } = lens;
+  const made = canvas.createRadialGradient(x, y, radius * 0.72, x, y, radius);
+  made.addColorStop(0, theme.edgeNone);
+  made.addColorStop(0.86, theme.edge);
+  made.addColorStop(1, theme.rim);
+  canvas.fillStyle = made;
+  canvas.beginPath();
+  canvas.arc(x, y, radius, 0, 2 * Math.PI);
+  canvas.fill();
+}
