@@ -26,6 +26,7 @@ from coordinator.accounts.service import create_account, create_key
 from coordinator.catalogue.cards import load_catalogue
 from coordinator.client import CONFIG_FILE, Access, Client, ClientError
 from coordinator.db import Database, make_engine, migrate
+from coordinator.policy.local_operators import ensure_local_budgets
 from coordinator.settings import Settings
 from coordinator.sole_use import InUseError, SoleUse
 
@@ -67,6 +68,7 @@ class LocalNetwork:
     catalogue_dirs: tuple[Path, ...] = ()  # further cards, and the alias `small` to wait for
     models_dir: Path | None = None  # for cards whose source is a local folder
     environment: dict[str, str] = field(default_factory=dict[str, str])  # of all its processes
+    join_url: str | None = None  # where nodes dial, if something stands between them and the coordinator
     keys: dict[str, str] = field(default_factory=dict[str, str])
     nodes: list[LocalNode] = field(default_factory=list[LocalNode])
     _coordinator: subprocess.Popen[str] | None = None
@@ -176,6 +178,7 @@ class LocalNetwork:
         wanted = [("Sam", GRANT_UMLX, False), ("Operator", 0, True)]
         wanted += [(owner, 0, False) for owner in OWNERS[: self.nodes_wanted]]
         with database.write() as session:
+            _ = ensure_local_budgets(session, self.home, now_us=database.now_us(session))
             for name, grant_umlx, is_operator in wanted:
                 account = session.scalar(select(Account).where(Account.name == name))
                 if account is None:
@@ -205,10 +208,24 @@ class LocalNetwork:
             time.sleep(POLL_SECONDS)
         raise LocalError(f"the coordinator does not answer: see {log.name}")
 
+    def restart_coordinator(self) -> None:
+        """Kill the coordinator and start another one on the same database. Raises `LocalError`."""
+        if self._coordinator is not None:
+            self._coordinator.kill()
+            _ = self._coordinator.wait()
+        self._start_coordinator()
+
+    def restart_node(self, node: LocalNode) -> None:
+        """Kill the node's agent and start another one in its home. Raises `LocalError`."""
+        node.process.kill()
+        _ = node.process.wait()
+        self.nodes.remove(node)
+        self._start_node(node.owner)
+
     def _start_node(self, owner: str) -> None:
         name = f"{owner}'s Mac"
         home = self.home / "nodes" / owner.lower()
-        command = [sys.executable, "-m", "node_agent", "join", self.url, "--json"]
+        command = [sys.executable, "-m", "node_agent", "join", self.join_url or self.url, "--json"]
         command += ["--home", str(home), "--name", name, "--lend-gib", f"{_lend_gib():.2f}"]
         command += self.node_options
         log = self._log(f"node-{owner.lower()}")

@@ -22,6 +22,8 @@ from coordinator.http import audience, caller_of, install_error_handlers, requir
 from coordinator.jobs.endpoints import router as jobs_router
 from coordinator.nodes.endpoints import router as nodes_router
 from coordinator.openai.endpoints import router as openai_router
+from coordinator.policy.endpoints import router as policy_router
+from coordinator.policy.rate_endpoints import router as rates_router
 from coordinator.recovery import recover
 from coordinator.runtime import Runtime
 from coordinator.seats.endpoints import router as seats_router
@@ -75,6 +77,8 @@ def build_app(settings: Settings) -> FastAPI:
     app.include_router(seats_router)
     app.include_router(accounts_router)
     app.include_router(ledger_router)
+    app.include_router(policy_router)
+    app.include_router(rates_router)
     app.include_router(make_world_router(world, origin=settings.origin))
     _add_probes(app)
     return app

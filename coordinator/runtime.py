@@ -39,7 +39,9 @@ from coordinator.openai.request import GenerationRequest
 from coordinator.openai.results import whole_result
 from coordinator.placement.match import plan_slot
 from coordinator.placement.types import JobFacts, NotPlaced
+from coordinator.policy.demand import DemandGauge
 from coordinator.policy.rate_cards import ensure_first_card
+from coordinator.policy.records import log_cards
 from coordinator.prefix_writer import PrefixWriter
 from coordinator.relay import Relay
 from coordinator.seats.watch import StandingWatch
@@ -54,6 +56,8 @@ log = structlog.get_logger()
 
 DISPATCH_TOPIC: Final = "dispatch"
 GREETING_ALIAS: Final = "small"
+VOUCHER_TRIES_MAX: Final = 20  # an account's in an hour: a code's 118 bits need no less
+HOUR_SECONDS: Final = 3600.0
 DRAIN_LOOK_SECONDS: Final = 0.05
 
 
@@ -78,6 +82,10 @@ class Runtime:
             ensure_first_card(session, self.database.now_us(session))
         self.commits: Final = GroupCommit(self.database)
         self.catalogue: Final[Catalogue] = load_catalogue(settings.catalogue_dirs)
+        with self.database.write() as session:
+            log_cards(session, self.catalogue.cards.values(), now_us=self.database.now_us(session))
+        self.demand: Final = DemandGauge(self.database)
+        self.voucher_limit: Final = EnrolmentLimit(starts_max=VOUCHER_TRIES_MAX, window_seconds=HOUR_SECONDS)
         self.payloads: Final = PayloadBox.from_file(settings.home / "payload.key")
         self.tokenizers: Final = Tokenizers(
             settings.home,

@@ -15,6 +15,7 @@ from sqlalchemy import delete
 from coordinator.db import Database, database_now_us
 from coordinator.jobs.models import JobPayload
 from coordinator.nodes.models import Enrolment
+from coordinator.policy.grants import grant_first_hours, top_up_pools
 from coordinator.policy.held import release_held_pay
 from coordinator.seats.credit import credit_missed_slots, credit_slots
 from coordinator.seats.fees import split_fees
@@ -133,5 +134,7 @@ SCHEDULE: Final = (
     Chore("credit_slots", _plain(credit_slots), 60.0),
     Chore("credit_missed_slots", _plain(credit_missed_slots), 3600.0),
     Chore("split_fees", _plain(split_fees), 600.0),
+    Chore("top_up_pools", _plain(top_up_pools), 300.0),
+    Chore("grant_first_hours", _plain(grant_first_hours), 300.0),
     Chore("check_books", _plain(check_books), 3600.0),
 )

@@ -10,23 +10,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Final, Literal
-
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from typing import Literal
 
 from ledger.pricing import PER_MILLION
 from ledger.ratecard import HOUR_US, RateCard
+from ledger.signatures import SignatureError, Verify, require_signers, signed_message, verify_ed25519
 
 Purpose = Literal["grants", "availability", "vouchers"]
-Verify = Callable[[bytes, bytes, bytes], bool]
-"""(public key, signature, message) to whether it is valid."""
-
-# What is signed begins with this line, so that a signature can stand for nothing else.
-_DOMAIN: Final = b"mlx-network budget v1\n"
-
 DrawRefusal = Literal[
     "wrong_purpose",
     "not_yet_valid",
@@ -38,6 +30,7 @@ DrawRefusal = Literal[
     "pool_is_full",
     "wrong_code",
     "already_redeemed",
+    "already_drawn",
 ]
 
 
@@ -69,7 +62,7 @@ class Budget:
     @property
     def message(self) -> bytes:
         """The bytes that operators sign: a fixed line and the budget's canonical JSON."""
-        return _DOMAIN + json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode("ascii")
+        return signed_message("budget", json.dumps(asdict(self), sort_keys=True, separators=(",", ":")))
 
 
 @dataclass(frozen=True)
@@ -97,34 +90,25 @@ class DrawRefused:
     reason: DrawRefusal
 
 
-def verify_ed25519(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Whether an Ed25519 signature (64 bytes) by a raw public key (32 bytes) is valid."""
-    try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
-
-
 def check_signatures(
     signed: SignedBudget, operator_keys: Mapping[str, bytes], card: RateCard, verify: Verify = verify_ed25519
 ) -> tuple[str, ...]:
     """The operators whose signatures are valid, sorted; raises BudgetError if they are too few.
 
-    `operator_keys` maps names to raw public keys. Signatures of others do not count, and one key
-    counts once, whatever names it goes by.
+    See `ledger.signatures.valid_signers`.
     """
-    valid: dict[bytes, str] = {}
-    for name, signature in sorted(signed.signatures.items()):
-        key = operator_keys.get(name)
-        if key is not None and verify(key, signature, signed.budget.message):
-            valid.setdefault(key, name)
-    if len(valid) < card.policy.budget_signatures:
-        raise BudgetError(
-            f"budget {signed.budget.id} has {len(valid)} valid signatures of operators and needs"
-            f" {card.policy.budget_signatures}"
+    budget = signed.budget
+    try:
+        return require_signers(
+            f"budget {budget.id}",
+            budget.message,
+            signed.signatures,
+            operator_keys,
+            needed=card.policy.budget_signatures,
+            verify=verify,
         )
-    return tuple(sorted(valid.values()))
+    except SignatureError as error:
+        raise BudgetError(str(error)) from None
 
 
 def draw(

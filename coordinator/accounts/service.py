@@ -16,8 +16,10 @@ from coordinator import errors
 from coordinator.accounts.models import Account, ApiKey
 from coordinator.db import database_now_us
 from coordinator.ids import new_id
+from coordinator.policy.grants import starting_grant
 from ledger import book
-from ledger.commands import Applied, Mint, settlement_id
+from ledger.budgets import Draw
+from ledger.limits import MAX_AMOUNT_UMLX
 from ledger.models import accounts as ledger_accounts
 from ledger.rewards import AUDIT_POOL, AVAILABILITY_POOL
 from node_agent.protocol.signing import encode_bytes
@@ -40,14 +42,14 @@ class AccountError(ValueError):
 
 
 def create_account(session: Session, name: str, *, grant_umlx: int = 0, is_operator: bool = False) -> Account:
-    """Make an account and its ledger account, with a grant minted if asked for.
+    """Make an account and its ledger accounts; a grant is drawn from a budget for grants.
 
-    Raises `AccountError` for a bad or taken name, or a negative grant.
+    Raises `AccountError` for a bad or taken name, a grant out of range, or one without a budget.
     """
     if not NAME_PATTERN.fullmatch(name):
         raise AccountError("name: use letters, digits, spaces and . _ @ + -, at most 100 characters")
-    if grant_umlx < 0:
-        raise AccountError("grant: must not be negative")
+    if not 0 <= grant_umlx <= MAX_AMOUNT_UMLX:
+        raise AccountError(f"grant: must be from 0 to {MAX_AMOUNT_UMLX} uMLX")
     if session.scalar(select(Account.id).where(Account.name == name)) is not None:
         raise AccountError(f"name: there is already an account named {name!r}; choose another")
     now_us = database_now_us(session)
@@ -70,16 +72,16 @@ def ensure_ledger_accounts(session: Session, now_us: int) -> None:
 
 
 def grant(session: Session, account: Account, amount_umlx: int) -> None:
-    """Mint a starting balance; once an account, however often it is tried."""
-    command = Mint(
-        id=settlement_id(account.id, 0, "grant"),
-        reference=account.id,
-        account_id=account.ledger_account,
-        amount_umlx=amount_umlx,
-    )
-    (outcome,) = book.apply(session.connection(), [command], now_us=database_now_us(session))
-    if not isinstance(outcome, Applied):
-        raise AccountError(f"grant: refused by the ledger ({outcome})")
+    """Mint a starting balance under a budget for grants; once an account. Raises `AccountError`."""
+    drawn = starting_grant(session, account, amount_umlx, now_us=database_now_us(session))
+    if drawn is None:
+        raise AccountError(
+            "grant: no budget for grants is in force; two operators sign one: see 'mlx-network budget draft'"
+        )
+    if not isinstance(drawn, Draw):
+        raise AccountError(
+            f"grant: the budget refuses it ({drawn.reason}); 'mlx-network budget list' shows what is left"
+        )
 
 
 def create_key(session: Session, account: Account, name: str) -> str:

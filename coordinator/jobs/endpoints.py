@@ -54,6 +54,7 @@ async def submit(request: Request) -> Response:
         parse,
         idempotency_key=openai.read_idempotency_key(request),
         is_async=True,
+        is_commons=openai.read_commons(request),
     )
     view = await run_in_threadpool(_view_now, runtime, caller, accepted.job.id)
     return _json(view, status=202, headers=accepted.headers)

@@ -17,6 +17,7 @@ from coordinator.ids import new_id
 from coordinator.jobs.models import Attempt, Job, JobEvent, JobPayload
 from coordinator.jobs.payloads import Part, PayloadBox, PayloadError
 from coordinator.jobs.schemas import Work
+from coordinator.policy import commons
 from coordinator.policy.rate_cards import card_in_force
 from coordinator.settings import Settings
 from coordinator.settlement import JOB_WIDE_FENCE, rate_of
@@ -40,6 +41,13 @@ class Submission:
     is_async: bool
     request_digest: str
     idempotency_key: str | None
+    commons_busy_ppm: int | None = None
+    """Set for public work: the part of the Macs' last hour that paid jobs took."""
+
+    @property
+    def payer(self) -> str:
+        """The ledger account whose hold pays."""
+        return f"user:{self.account_id}" if self.commons_busy_ppm is None else commons.PAYER
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,7 @@ def find_replay(session: Session, submission: Submission) -> Job | None:
             Job.idempotency_key == submission.idempotency_key,
         )
     ).one_or_none()
-    if job is not None and job.request_digest != submission.request_digest:
+    if job is not None and (job.request_digest, job.payer) != (submission.request_digest, submission.payer):
         raise errors.idempotency_key_reused()
     return job
 
@@ -71,7 +79,8 @@ def submit(
     """Queue a job, in the caller's transaction; its hold is the ledger command that is returned.
 
     Raises `ApiError` before it changes anything: 402 when the balance does not cover the bound,
-    409 for a reused key, 429 when the account has too many jobs under way.
+    409 for a reused key, 429 when the account has too many jobs under way; for public work what
+    `commons.require_allowance` raises.
     """
     replay = find_replay(session, submission)
     if replay is not None:
@@ -85,8 +94,15 @@ def submit(
     if (under_way or 0) >= settings.jobs_per_account_max:
         raise errors.rate_limited(retry_after_seconds=5, what=f"{settings.jobs_per_account_max} jobs at once")
     now_us = database_now_us(session)
-    job = _new_job(submission, card_in_force(session, now_us), now_us=now_us)
-    _check_balance(session, account, job.bound_umlx)
+    rates = card_in_force(session, now_us)
+    job = _new_job(submission, rates, now_us=now_us)
+    if submission.commons_busy_ppm is None:
+        _check_balance(session, account, job.bound_umlx)
+    else:
+        busy_ppm = submission.commons_busy_ppm
+        commons.require_allowance(
+            session, account, job.bound_umlx, paid_busy_ppm=busy_ppm, card=rates, now_us=now_us
+        )
     wrapped, ciphertext = payloads.seal(submission.work.to_bytes(), job_id=job.id, part="request")
     session.add(job)
     session.flush()
@@ -96,7 +112,7 @@ def submit(
     hold = OpenHold(
         id=settlement_id(job.id, JOB_WIDE_FENCE, "hold"),
         reference=job.id,
-        account_id=account.ledger_account,
+        account_id=job.payer,
         amount_umlx=job.bound_umlx,
         expires_us=now_us + int(settings.hold_seconds * 1e6),
     )
@@ -120,7 +136,7 @@ def _new_job(submission: Submission, rates: RateCard, *, now_us: int) -> Job:
         idempotency_key=submission.idempotency_key,
         request_digest=submission.request_digest,
         hold_id=str(settlement_id(job_id, JOB_WIDE_FENCE, "hold")),
-        payer=f"user:{submission.account_id}",
+        payer=submission.payer,
         rate_card_id=rates.id,
         fee_ppm=rates.fees.fee_ppm,
         factor_ppm=PER_MILLION,

@@ -18,6 +18,7 @@ from coordinator.accounts.models import Account
 from coordinator.db import database_now_us
 from coordinator.nodes.models import Enrolment, Node, Slot
 from coordinator.nodes.states import NodeState, may_become
+from coordinator.policy.records import log_record
 from coordinator.settings import Settings
 from node_agent.protocol import messages as wire
 from node_agent.protocol.ids import node_id_of
@@ -153,6 +154,8 @@ def approve(session: Session, account_id: str, code: str) -> Node:
     node.device, node.wanted_seat = row.device, "idle"
     node.state, node.state_reason, node.revoked_us = "offline", None, None
     node.lent_bytes, node.seen_us, node.seat = hardware.lent_bytes, now_us, "idle"
+    # The id is the digest of the node's key: whoever has the ledger can tell that we put in no other.
+    log_record(session, f"node_key:{node.id}", node.id.removeprefix("node_"), now_us=now_us)
     return node
 
 

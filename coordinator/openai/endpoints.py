@@ -105,6 +105,7 @@ async def _generate(request: Request, parse: Callable[[bytes], GenerationRequest
         idempotency_key=read_idempotency_key(request),
         is_async=False,
         is_kept=is_kept,
+        is_commons=read_commons(request),
     )
     stream = accepted.live.stream
     stream.readers += 1
@@ -162,6 +163,14 @@ def read_on_disconnect(request: Request) -> bool:
     return choice == "continue"
 
 
+def read_commons(request: Request) -> bool:
+    """Whether this is to be public work, which the pool pays for, from the header. Raises 400."""
+    choice = request.headers.get("x-mlxnet-commons", "false").lower()
+    if choice not in {"true", "false"}:
+        raise errors.invalid_value("x-mlxnet-commons", "must be 'true' or 'false'")
+    return choice == "true"
+
+
 def read_idempotency_key(request: Request) -> str | None:
     """The Idempotency-Key header. Raises 400 if it is too long or empty."""
     key = request.headers.get("idempotency-key")
@@ -180,6 +189,7 @@ async def accept(
     idempotency_key: str | None,
     is_async: bool,
     is_kept: bool = True,
+    is_commons: bool = False,
 ) -> Accepted:
     """Parse, price and queue a request. Raises `ApiError`; nothing is held or queued then."""
     if runtime.is_draining:
@@ -197,6 +207,7 @@ async def accept(
             is_async=is_async,
             request_digest=request.digest,
             idempotency_key=idempotency_key,
+            commons_busy_ppm=runtime.demand.demand().paid_busy_ppm if is_commons else None,
         )
         runtime.refuse_hopeless(card, work)
         submitted = _submit(runtime, submission)

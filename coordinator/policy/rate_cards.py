@@ -15,6 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from coordinator.policy.models import RateCardRow
+from coordinator.policy.records import log_record
 from ledger.ratecard import CARD, RateCard
 
 
@@ -40,6 +41,7 @@ def ensure_first_card(session: Session, now_us: int) -> None:
         "effective_us": 0,
     }
     _ = session.execute(dialect.insert(RateCardRow).on_conflict_do_nothing().values(values))
+    log_record(session, f"rate_card:{CARD.version}", CARD.id, now_us=now_us)
 
 
 def card_in_force(session: Session, now_us: int) -> RateCard:

@@ -26,9 +26,9 @@ from ledger.budgets import (
     issue_voucher,
     redeem_voucher,
     top_up_pool,
-    verify_ed25519,
 )
 from ledger.ratecard import CARD, HOUR_US
+from ledger.signatures import verify_ed25519
 
 MLX = 1_000_000
 BUDGET = Budget(
