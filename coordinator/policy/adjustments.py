@@ -55,7 +55,7 @@ def _rejected(command: Adjust, outcome: Rejected) -> ApiError:
         )
     return ApiError(
         409,
-        f"adjustment_{outcome.reason}",
+        "adjustment_refused",
         f"The ledger refuses it ({outcome.reason}): {outcome.needed_umlx} uMLX are needed and "
         f"{outcome.available_umlx} are there. Nobody goes below zero by a correction.",
         type="conflict_error",

@@ -126,7 +126,13 @@ def redeem(session: Session, account_id: str, code: str, *, now_us: int) -> Rede
         select(VoucherRow).where(VoucherRow.code_sha256 == digest).with_for_update()
     ).one_or_none()
     if row is None:
-        raise _refused(404, "voucher_not_found", "no voucher has this code; check it letter by letter")
+        raise ApiError(
+            404,
+            "voucher_not_found",
+            "Invalid 'code': no voucher has this code; check it letter by letter.",
+            type="not_found_error",
+            param="code",
+        )
     if row.redeemed_by == account_id:
         return Redeemed(row.id, row.amount_umlx, is_replay=True)
     voucher = Voucher(
@@ -147,17 +153,20 @@ def redeem(session: Session, account_id: str, code: str, *, now_us: int) -> Rede
     try:
         decision = draw_from(session, voucher.budget_id, decide, now_us=now_us)
     except BudgetError:
-        raise _refused(
-            409, "voucher_void", "its budget is void: an operator who signed it is one no more"
-        ) from None
+        raise _unusable("its budget is void: an operator who signed it is one no more") from None
     if isinstance(decision, DrawRefused):
-        why = "its time is over" if decision.reason == "expired" else "it was redeemed before"
-        raise _refused(409, f"voucher_{decision.reason}", why)
+        raise _unusable("its time is over" if decision.reason == "expired" else "it was redeemed before")
     row.redeemed_us, row.redeemed_by = now_us, account_id
     session.flush()
     return Redeemed(row.id, row.amount_umlx, is_replay=False)
 
 
-def _refused(status: int, code: str, why: str) -> ApiError:
-    kind = "not_found_error" if status == 404 else "conflict_error"
-    return ApiError(status, code, f"Invalid 'code': {why}.", type=kind, param="code", should_retry=False)
+def _unusable(why: str) -> ApiError:
+    return ApiError(
+        409,
+        "voucher_not_usable",
+        f"Invalid 'code': {why}.",
+        type="conflict_error",
+        param="code",
+        should_retry=False,
+    )
