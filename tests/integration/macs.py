@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from coordinator.accounts.service import create_account
-from coordinator.db import Database, make_engine
+from coordinator.db import Database, DatabaseUnavailable, make_engine
 from coordinator.jobs.models import Attempt, Job
 from coordinator.nodes.models import Node
 from coordinator.seats import service, upkeep_windows
@@ -43,6 +43,7 @@ class Macs:
     url: str
     now_us: int = MONDAY_US
     owners: dict[str, str] = field(default_factory=dict[str, str])
+    is_away: bool = False
     _count: int = 0
     _tests: int = 0
 
@@ -51,7 +52,13 @@ class Macs:
 
     def open(self) -> Database:
         """The database as another process has it open."""
-        return Database(make_engine(self.url), clock_us=lambda: self.now_us)
+        return Database(make_engine(self.url), clock_us=self._clock_us)
+
+    def _clock_us(self) -> int:
+        # In the middle of a transaction, so what it had written is undone.
+        if self.is_away:
+            raise DatabaseUnavailable("the database is away")
+        return self.now_us
 
     @contextmanager
     def writing(self) -> Generator[Session]:
