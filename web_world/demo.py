@@ -183,6 +183,11 @@ class DemoWork:
         """Let time pass and tell how things stand."""
         self._share = min(0.8, max(0.05, self._share + self._draw.gauss(0, 0.01)))
         busy = frozenset(self._draw.sample(self._macs, round(self._share * len(self._macs))))
-        self._jobs += len(busy) * seconds / 14
+        self._jobs += len(busy) * seconds / 14  # a job takes a Mac about a quarter of a minute
         self._tokens += len(busy) * seconds * 31
-        return Pulse(busy, int(self._jobs), int(self._tokens))
+        return Pulse(
+            busy=busy,
+            connected=len(self._macs),
+            jobs_ended=int(self._jobs),
+            tokens_relayed=int(self._tokens),
+        )

@@ -33,9 +33,25 @@ function land(name, step, pointsMin) {
     }
     return flat;
   };
-  const kept = polygons
-    .map((polygon) => polygon.map(coded).filter((ring) => ring.length >= 2 * pointsMin))
-    .filter((rings) => rings.length > 0);
+  const decoded = (flat) => {
+    let [x, y] = [0, 0];
+    const points = [];
+    for (let index = 0; index < flat.length; index += 2) {
+      x += flat[index];
+      y += flat[index + 1];
+      points.push([x * step, y * step]);
+    }
+    return [...points, points[0]];
+  };
+  // A small ring may turn over when it is rounded; it would then hold all the Earth but itself.
+  const isSound = (flat) =>
+    flat.length >= 2 * pointsMin && geoArea({ type: "Polygon", coordinates: [decoded(flat)] }) < 2 * Math.PI;
+  const isHole = (flat) => geoArea({ type: "Polygon", coordinates: [decoded(flat)] }) > 2 * Math.PI;
+  const kept = polygons.flatMap((polygon) => {
+    const [outer, ...holes] = polygon.map(coded);
+    if (!isSound(outer)) return [];
+    return [[outer, ...holes.filter((flat) => flat.length >= 2 * pointsMin && isHole(flat))]];
+  });
   return JSON.stringify({ step, polygons: kept });
 }
 

@@ -4,7 +4,7 @@ import { geoEqualEarth, geoOrthographic, type GeoProjection } from "d3-geo";
 const RADIANS = Math.PI / 180;
 export const EARTH_KM = 6371;
 export const ZOOM_MAX = 32;
-const GLOBE_SHARE = 0.425; // of the shorter side: leaves the sky some room
+const GLOBE_SHARE = 0.41; // of the shorter side: leaves the sky some room
 const LATITUDE_MAX = 85;
 
 export interface Camera {
@@ -81,6 +81,28 @@ export class Lens {
       x: this.centre[0] + this.radius * cosPhi * sinDelta,
       y: this.centre[1] - this.radius * (cosMiddle * sinPhi - sinMiddle * cosPhi * cosDelta),
       facing: sinMiddle * sinPhi + cosMiddle * cosPhi * cosDelta,
+    };
+  }
+
+  // The sine of the height at which something that stands overhead at this place is seen from the
+  // place at a point of the canvas.
+  heights(longitude: number, latitude: number): (x: number, y: number) => number {
+    if (this.camera.isFlat) {
+      const sine = Math.sin(latitude * RADIANS);
+      const cosine = Math.cos(latitude * RADIANS);
+      return (x, y) => {
+        const [lambda, phi] = this.projection.invert?.([x, y]) ?? [0, 0];
+        const height = Math.max(-90, Math.min(90, phi)) * RADIANS;
+        return sine * Math.sin(height) + cosine * Math.cos(height) * Math.cos((lambda - longitude) * RADIANS);
+      };
+    }
+    const overhead = this.point(longitude, latitude);
+    const [sunX, sunY] = [(overhead.x - this.centre[0]) / this.radius, (overhead.y - this.centre[1]) / this.radius];
+    return (x, y) => {
+      let [dx, dy] = [(x - this.centre[0]) / this.radius, (y - this.centre[1]) / this.radius];
+      const out = Math.hypot(dx, dy);
+      if (out > 1) [dx, dy] = [dx / out, dy / out];
+      return dx * sunX + dy * sunY + Math.sqrt(Math.max(0, 1 - dx * dx - dy * dy)) * overhead.facing;
     };
   }
 

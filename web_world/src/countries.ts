@@ -89,9 +89,11 @@ function row(country: Country): HTMLTableRowElement {
     cell.append(shown === null ? text("not-told") : isolated(shown));
     return cell;
   };
+  const lights = told(number(country.lights));
+  if (country.isAtLeast) lights.textContent = text("at-least", { count: number(country.lights) });
   made.append(
     heading,
-    told(country.isAtLeast ? text("at-least", { count: number(country.lights) }) : number(country.lights)),
+    lights,
     told(country.busyTenths === null ? null : tenths(country.busyTenths)),
     told(country.ultraSeats ? number(country.ultraSeats) : null),
     told(country.memoryGib === null ? null : memory(country.memoryGib)),

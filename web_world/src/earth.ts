@@ -1,6 +1,6 @@
 // The Earth itself: sky, air, sea, land and night. Drawn below the lights.
-import { geoCircle, geoGraticule, geoPath, type GeoPermissibleObjects } from "d3-geo";
-import { type Lens, subsolar, wrapped } from "./camera";
+import { geoGraticule, geoPath, type GeoPermissibleObjects } from "d3-geo";
+import { type Lens, subsolar } from "./camera";
 import { type Theme } from "./theme";
 
 interface WireLand {
@@ -28,8 +28,10 @@ export async function loadLand(name: string, version: string): Promise<GeoPermis
 
 const GRATICULE = geoGraticule().step([20, 20])();
 const SPHERE: GeoPermissibleObjects = { type: "Sphere" };
-// From sunset through civil, nautical and astronomical twilight into the night, degrees.
-const TWILIGHTS = [90, 86, 82, 78, 74];
+// From sunset through twilight into the night: the sine of the sun's height.
+const DUSK = 0.04;
+const DARK = -0.28;
+const NIGHT_CELL = 9; // CSS pixels told by one value; the browser smooths between them
 
 export function paintEarth(
   canvas: CanvasRenderingContext2D,
@@ -59,12 +61,11 @@ export function paintEarth(
     canvas.strokeStyle = theme.coast;
     canvas.stroke();
   }
-  const [longitude, latitude] = subsolar(now);
-  canvas.fillStyle = theme.night;
-  for (const radius of TWILIGHTS) {
-    trace(geoCircle().center([wrapped(longitude + 180), -latitude]).radius(radius).precision(3)());
-    canvas.fill();
-  }
+  canvas.save();
+  trace(SPHERE);
+  canvas.clip();
+  canvas.drawImage(nightOf(lens, theme, now), 0, 0, lens.width, lens.height);
+  canvas.restore();
   if (lens.camera.isFlat) {
     trace(SPHERE);
     canvas.strokeStyle = theme.coast;
@@ -72,6 +73,29 @@ export function paintEarth(
   } else {
     paintEdge(canvas, lens, theme);
   }
+}
+
+// How dark it is, computed for few points and drawn large: smooth at every zoom.
+function nightOf(lens: Lens, theme: Theme, now: number): HTMLCanvasElement {
+  const made = document.createElement("canvas");
+  made.width = Math.max(2, Math.round(lens.width / NIGHT_CELL));
+  made.height = Math.max(2, Math.round(lens.height / NIGHT_CELL));
+  const canvas = made.getContext("2d")!;
+  const pixels = canvas.createImageData(made.width, made.height);
+  const sun = lens.heights(...subsolar(now));
+  const colour = Number.parseInt(theme.night.slice(1), 16);
+  for (let row = 0, at = 0; row < made.height; row += 1) {
+    const y = ((row + 0.5) / made.height) * lens.height;
+    for (let column = 0; column < made.width; column += 1, at += 4) {
+      const share = Math.max(0, Math.min(1, (DUSK - sun(((column + 0.5) / made.width) * lens.width, y)) / (DUSK - DARK)));
+      pixels.data[at] = colour >>> 24;
+      pixels.data[at + 1] = (colour >>> 16) & 255;
+      pixels.data[at + 2] = (colour >>> 8) & 255;
+      pixels.data[at + 3] = (colour & 255) * share * share * (3 - 2 * share);
+    }
+  }
+  canvas.putImageData(pixels, 0, 0);
+  return made;
 }
 
 function seaOf(canvas: CanvasRenderingContext2D, lens: Lens, theme: Theme): CanvasGradient {

@@ -178,7 +178,7 @@ export class Globe extends HTMLElement {
     if (this.#snapshot) {
       this.#spots = spotsOf(lens, this.#snapshot.places);
       paintLights(canvas, this.#spots, this.#theme, this.#glow);
-      paintLabels(canvas, lens, this.#snapshot.countries, this.#theme, this.#wordsOfPage());
+      paintLabels(canvas, lens, this.#snapshot.countries, this.#theme, this.#spots, this.#wordsOfPage());
     }
     this.drawMs = performance.now() - start;
   }

@@ -4,10 +4,12 @@ import { Kind, type Place } from "./snapshot";
 import { number } from "./texts";
 import { type Theme } from "./theme";
 
-// What a ring covers on the ground, kilometres: a cell's inner circle, or a fixed one for a country.
-const REACH_KM: Record<Kind, number> = { 0: 56, 1: 148, 2: 148, 3: 56 };
+// How large a ring is on the ground, kilometres: an area's inner circle; less than they cover for
+// larger cells and countries, or theirs would lie over those of all areas in them.
+const REACH_KM: Record<Kind, number> = { 0: 56, 1: 84, 2: 72, 3: 56 };
 const RING_PIXELS = 13; // smaller rings are glows
 const SPACING_PIXELS = 3.2; // marks nearer to each other than this are told as a count
+const APART_ROUNDS = 14;
 const GOLDEN_ANGLE = Math.PI * (3 - Math.sqrt(5));
 
 export interface Spot extends Point {
@@ -20,22 +22,45 @@ export interface Spot extends Point {
 export function spotsOf(lens: Lens, places: readonly Place[]): Spot[] {
   const { width, height } = lens;
   const found: Spot[] = [];
+  // From far the lights of a large network stay apart only if each is smaller.
+  const crowd = lens.camera.zoom > 2 ? 1 : Math.max(0.62, Math.min(1, (500 / (1 + places.length)) ** 0.4));
   for (const place of places) {
     const point = lens.point(place.longitude, place.latitude);
     if (point.facing < 0.02) continue;
     const ground = lens.pixels(REACH_KM[place.kind]);
     const isRing = place.kind !== Kind.Alone && ground >= RING_PIXELS;
-    const glow = glowRadius(place, lens.camera.zoom);
+    const glow = glowRadius(place, lens.camera.zoom) * crowd;
     const radius = isRing ? ground : Math.min(glow, Math.max(glow * 0.6, ground * 1.6));
     const { x, y } = point;
     if (x < -radius || y < -radius || x > width + radius || y > height + radius) continue;
     found.push({ ...point, place, radius, isRing });
   }
+  apart(found.filter(({ isRing }) => isRing));
   return found.sort((one, other) => other.place.lights - one.place.lights);
 }
 
+// Larger cells and countries have no one spot, so their rings step aside for those of areas.
+function apart(rings: Spot[]): void {
+  const loose = rings.filter(({ place }) => place.kind !== Kind.Area);
+  for (let round = 0; round < APART_ROUNDS; round += 1) {
+    for (const spot of loose) {
+      for (const other of rings) {
+        if (other === spot) continue;
+        const [dx, dy] = [spot.x - other.x, spot.y - other.y];
+        const distance = Math.hypot(dx, dy);
+        const lacking = spot.radius + other.radius + 2 - distance;
+        if (lacking <= 0) continue;
+        // Those in the very same spot part to the south.
+        const [ux, uy] = distance > 0.5 ? [dx / distance, dy / distance] : [0.3, 0.95];
+        spot.x += ux * lacking * 0.6;
+        spot.y += uy * lacking * 0.6;
+      }
+    }
+  }
+}
+
 function glowRadius(place: Place, zoom: number): number {
-  if (place.kind === Kind.Alone) return 6;
+  if (place.kind === Kind.Alone) return 8.5;
   const size = 1.1 + 0.55 * Math.log2(1 + place.lights);
   return (place.kind === Kind.Country ? size * 1.25 + 1.5 : size) * Math.min(2.2, zoom ** 0.4);
 }
@@ -44,8 +69,10 @@ export function paintLights(canvas: CanvasRenderingContext2D, spots: readonly Sp
   canvas.globalCompositeOperation = "lighter";
   for (const spot of spots) {
     if (spot.isRing) continue;
-    const size = spot.radius * (spot.place.kind === Kind.Alone ? 3.6 : 4.4);
-    canvas.globalAlpha = Math.min(0.62, 0.2 + 0.05 * Math.log2(1 + spot.place.lights)) * Math.min(1, spot.facing * 3);
+    const size = spot.radius * (spot.place.kind === Kind.Alone ? 4 : 4.4);
+    // Few lights may shine brighter than a crowd of them, which adds up.
+    const alone = spots.length < 40 ? 0.3 : 0;
+    canvas.globalAlpha = alone + Math.min(0.5, 0.14 + 0.04 * Math.log2(1 + spot.place.lights)) * Math.min(1, spot.facing * 3);
     canvas.drawImage(glow, spot.x - size, spot.y - size, 2 * size, 2 * size);
   }
   canvas.globalCompositeOperation = "source-over";
@@ -62,8 +89,8 @@ function paintGlow(canvas: CanvasRenderingContext2D, spot: Spot, theme: Theme): 
   const { x, y, radius, place, facing } = spot;
   canvas.globalAlpha = Math.min(1, 0.3 + facing * 2);
   // Near the edge of the globe things are seen from the side.
-  const core = radius * (place.kind === Kind.Area || place.kind === Kind.Folded ? 0.5 : 0.42);
-  circle(canvas, x, y, core + 0.7);
+  const core = radius * (place.kind === Kind.Area || place.kind === Kind.Folded ? 0.42 : 0.38);
+  circle(canvas, x, y, core + 0.5);
   canvas.fillStyle = theme.light;
   canvas.fill();
   circle(canvas, x, y, core * 0.55);
@@ -91,6 +118,10 @@ function paintRing(canvas: CanvasRenderingContext2D, spot: Spot, theme: Theme, m
   canvas.strokeStyle = theme.ring;
   canvas.lineWidth = 1;
   canvas.stroke();
+  if (place.kind === Kind.Country) {
+    circle(canvas, x, y, radius - 3);
+    canvas.stroke();
+  }
   paintBusy(canvas, spot, theme, radius);
   const spacing = (radius * 0.84) / Math.sqrt(place.lights + 0.5);
   if (spacing >= SPACING_PIXELS / 2 && (radius > 20 || place.lights < 12)) {
@@ -124,7 +155,7 @@ class Marks {
   // A sunflower's order: even, round, and the same for everybody; no place of anybody's.
   add(spot: Spot, spacing: number): void {
     const { place } = spot;
-    const size = Math.max(0.8, Math.min(4.5, spacing * 0.34));
+    const size = Math.max(0.8, Math.min(3.2, spacing * 0.34));
     for (let index = 0; index < place.lights; index += 1) {
       const reach = spacing * Math.sqrt(index + 0.5);
       const angle = index * GOLDEN_ANGLE;

@@ -72,8 +72,10 @@ export class Live extends HTMLElement {
     told(totals.working, number, "working");
     told(totals.memory_gib, memory, "memory");
     told(totals.bandwidth_gb_per_second, bandwidth, "bandwidth");
-    told(totals.ultra_seats, number, "ultra");
-    told(totals.pods, number, "pods");
+    // None told is not none there.
+    const rare = (value: number): string => (value ? number(value) : text("not-told"));
+    told(totals.ultra_seats, rare, "ultra");
+    told(totals.pods, rare, "pods");
     told(totals.measured, number, "measured");
     told(totals.attested, number, "attested");
     told(snapshot.countries.length, number, "countries");

@@ -1,11 +1,20 @@
 // Lights without a place: one star each, round the globe, always in the same spots.
 import { type Theme } from "./theme";
 
-// Numbers between 0 and 1, even and the same for everybody: the additive recurrence of the plastic
-// number (M. Roberts, "The unreasonable effectiveness of quasirandom sequences").
-const STEP_X = 0.7548776662466927;
-const STEP_Y = 0.5698402909980532;
 const TRIES_PER_STAR = 40;
+const FEW = 60; // so few stand round the globe, where they are seen
+const GOLDEN_ANGLE = Math.PI * (3 - Math.sqrt(5));
+
+// The same numbers between 0 and 1 for everybody (mulberry32, public domain).
+function numbers(seed: number): () => number {
+  let state = seed;
+  return () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4_294_967_296;
+  };
+}
 
 export interface Clear {
   x: number;
@@ -21,16 +30,22 @@ export function paintSky(width: number, height: number, density: number, count: 
   const canvas = made.getContext("2d")!;
   canvas.scale(density, density);
   canvas.fillStyle = theme.star;
-  const size = Math.max(0.55, Math.min(3.4, 3.6 - Math.log10(1 + count) * 0.85));
-  let drawn = 0;
-  for (let index = 1; drawn < count && index < TRIES_PER_STAR * (count + 20); index += 1) {
-    const x = ((index * STEP_X) % 1) * width;
-    const y = ((index * STEP_Y) % 1) * height;
-    if (((x - clear.x) / clear.radiusX) ** 2 + ((y - clear.y) / clear.radiusY) ** 2 < 1) continue;
-    // A few sizes and brightnesses, as in a sky.
-    const magnitude = 0.6 + 0.4 * ((index * 0.618) % 1);
-    canvas.globalAlpha = 0.35 + 0.6 * ((index * 0.383) % 1);
-    star(canvas, x, y, size * magnitude);
+  const room = (width * height) / 2 / Math.max(1, count);
+  const size = Math.max(0.6, Math.min(5, Math.sqrt(room) * 0.1));
+  const draw = numbers(7);
+  for (let tries = 0, drawn = 0; drawn < count && tries < TRIES_PER_STAR * (count + 20); tries += 1) {
+    let [x, y] = [draw() * width, draw() * height];
+    if (count <= FEW) {
+      const [angle, reach] = [0.6 + drawn * GOLDEN_ANGLE, 1.06 + 0.16 * draw()];
+      x = clear.x + clear.radiusX * reach * Math.cos(angle);
+      y = clear.y + clear.radiusY * reach * Math.sin(angle);
+    } else if (((x - clear.x) / clear.radiusX) ** 2 + ((y - clear.y) / clear.radiusY) ** 2 < 1) {
+      continue;
+    }
+    // Few bright ones among many faint ones, as in a sky.
+    const brightness = count <= FEW ? 1 : draw() ** 2;
+    canvas.globalAlpha = 0.45 + 0.55 * brightness;
+    star(canvas, x, y, size * (0.7 + 0.6 * brightness));
     drawn += 1;
   }
   return made;
