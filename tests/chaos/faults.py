@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -111,16 +111,22 @@ FAULTS: Final[dict[str, Fault]] = {
 
 
 def wreck(
-    network: ChaosNetwork, rng: random.Random, *, seconds: float, tell: Callable[[Done], None]
+    network: ChaosNetwork,
+    rng: random.Random,
+    *,
+    seconds: float,
+    names: Sequence[str],
+    tell: Callable[[Done], None],
 ) -> list[Done]:
     """Break things for so long: first each fault once, then any, with pauses of a few seconds."""
     started, done = time.monotonic(), list[Done]()
-    queue = rng.sample(list(FAULTS), len(FAULTS))
+    queue = rng.sample(names, len(names))
     while time.monotonic() - started < seconds:
-        name = queue.pop() if queue else rng.choice(list(FAULTS))
-        at = time.monotonic() - started
-        one = Done(at, name, FAULTS[name](network, rng))
-        done.append(one)
-        tell(one)
+        if names:
+            name = queue.pop() if queue else rng.choice(names)
+            at = time.monotonic() - started
+            one = Done(at, name, FAULTS[name](network, rng))
+            done.append(one)
+            tell(one)
         time.sleep(rng.uniform(0.5, 5.0))
     return done

@@ -33,6 +33,7 @@ class Asked:
     job_id: str | None = None
     text: str = ""
     last_id: int = 0
+    tokens: int = 0
     is_whole: bool = False
     finish_reason: str | None = None
     error: str | None = None
@@ -116,8 +117,7 @@ class Submitter(threading.Thread):
         )
         found = _json_of(one, response)
         if found is not None:
-            choice = found["choices"][0]
-            one.text, one.finish_reason, one.is_whole = choice["text"], choice["finish_reason"], True
+            _take(one, found)
 
     def _asynchronous(self, one: Asked) -> None:
         if one.job_id is None:
@@ -133,8 +133,7 @@ class Submitter(threading.Thread):
             return
         result = _json_of(one, self._http.get(f"/v1/jobs/{one.job_id}/result"))
         if result is not None:
-            choice = result["choices"][0]
-            one.text, one.finish_reason, one.is_whole = choice["text"], choice["finish_reason"], True
+            _take(one, result)
 
     def _stream(self, one: Asked) -> None:
         if one.job_id is None:
@@ -158,7 +157,7 @@ class Submitter(threading.Thread):
         seen_at, is_cancelled = time.monotonic(), False
         for event_id, data in _events(response.iter_lines()):
             if data == "[DONE]":
-                one.is_whole = one.error is None
+                one.is_whole, one.tokens = one.error is None, one.last_id
                 return
             event: dict[str, Any] = json.loads(data)
             if "error" in event:
@@ -174,6 +173,12 @@ class Submitter(threading.Thread):
             if one.kind == "cancel" and one.last_id > CANCEL_BEHIND_TOKENS and not is_cancelled:
                 is_cancelled = True
                 _ = self._http.post(f"/v1/jobs/{one.job_id}/cancel", json={})
+
+
+def _take(one: Asked, found: dict[str, Any]) -> None:
+    choice = found["choices"][0]
+    one.text, one.finish_reason, one.is_whole = choice["text"], choice["finish_reason"], True
+    one.tokens = found["usage"]["completion_tokens"]
 
 
 class _LaterError(Exception):

@@ -124,7 +124,7 @@ def _free_port() -> int:
 
 @contextmanager
 def chaos_network(
-    root: Path, *, nodes: int, environment: dict[str, str] | None = None
+    root: Path, *, nodes: int, width: int = 1, environment: dict[str, str] | None = None
 ) -> Generator[ChaosNetwork]:
     """A network that is up inside of the block and gone behind it. Its clocks are the defaults."""
     models, cards = root / "models", root / "cards"
@@ -144,6 +144,7 @@ def chaos_network(
         home=root / "home",
         port=port,
         nodes_wanted=nodes,
+        node_options=("--width", str(width)),
         catalogue_dirs=(cards,),
         models_dir=models,
         environment=variables,
