@@ -1,19 +1,38 @@
-"""The catalogue: cards read from TOML files, aliases, and what to suggest for an unknown name."""
+"""The catalogue: cards read from TOML files, aliases, and what to suggest for an unknown name.
+
+A card whose files are not pinned by hash is known, sized and priced, and never served: it is kept
+apart, so that whoever asks for something to run cannot be given one.
+"""
 
 from __future__ import annotations
 
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from pydantic import ValidationError
 
-from node_agent.protocol.cards import HubRepo, ModelCard
+from node_agent.protocol.cards import (
+    HubRepo,
+    LocalFolder,
+    ModelCard,
+    ModelFacts,
+    UnpinnedCard,
+    UnpinnedHub,
+)
+from node_agent.sizing.weights import computed_bytes
 
 BUILT_IN = Path(__file__).parent / "cards"
 ALIASES_FILE = "aliases.toml"
+# How far a card's size may be from what its shape and quantisation give. Published repositories
+# are within 0.4 %, and up to 19 % over where a vision tower lies beside the language model.
+SIZE_SHARE_LEAST, SIZE_SHARE_MOST = 0.97, 1.25
+# A safetensors file is its weights and a header, which names every one of them.
+HEADER_SHARE_MOST = 0.01
+HEADER_BYTES_MOST = 1 << 20
 
 
 class CatalogueError(ValueError):
@@ -22,15 +41,26 @@ class CatalogueError(ValueError):
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All cards by id, the names that point to them, and the file that each was read from."""
+    """All cards by id, the names that point to them, and the file that each was read from.
+
+    `cards` can be served; `unpinned` are known only. `aliases` point to the former alone,
+    `unpinned_aliases` to the latter.
+    """
 
     cards: Mapping[str, ModelCard]
     aliases: Mapping[str, str]
     files: Mapping[str, Path]
+    unpinned: Mapping[str, UnpinnedCard] = field(default_factory=dict[str, UnpinnedCard])
+    unpinned_aliases: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def resolve(self, name: str) -> ModelCard | None:
         """The card that a submitter's `name` (id or alias) means, or None."""
         return self.cards.get(self.aliases.get(name, name))
+
+    def known(self, name: str) -> ModelFacts | None:
+        """The card of `name`, pinned or not, to size it or to tell its price, or None."""
+        found = self.resolve(name)
+        return found if found is not None else self.unpinned.get(self.unpinned_aliases.get(name, name))
 
     def by_revision(self, card_id: str, revision: str) -> ModelCard | None:
         """The card if it is still at `revision`, or None."""
@@ -48,16 +78,44 @@ class Catalogue:
         return list(dict.fromkeys(ordered))[:limit]
 
 
-def read_card(path: Path) -> ModelCard:
+def read_card(path: Path) -> ModelCard | UnpinnedCard:
     """Read one card. Raises `CatalogueError` naming the file and the field."""
     try:
-        return ModelCard.model_validate(tomllib.loads(path.read_text("utf-8")))
+        table = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise CatalogueError(f"{path.name}: {error}") from None
+    source = table.get("source")
+    is_unpinned = isinstance(source, dict) and cast("dict[str, object]", source).get("type") == "unpinned"
+    try:
+        card = (UnpinnedCard if is_unpinned else ModelCard).model_validate(table)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise CatalogueError(f"{path.name}: {field}: {first['msg']}") from None
+        field_name = ".".join(str(part) for part in first["loc"])
+        raise CatalogueError(f"{path.name}: {field_name}: {first['msg']}") from None
+    fault = size_fault(card)
+    if fault is not None:
+        raise CatalogueError(f"{path.name}: weights_bytes: {fault}")
+    return card
+
+
+def size_fault(card: ModelCard | UnpinnedCard) -> str | None:
+    """Why the card's size cannot be true, or None.
+
+    It must be that of its safetensors files, and, where the card says how its weights are held,
+    about what its shape gives.
+    """
+    stated = card.weights_bytes
+    if isinstance(card.source, (HubRepo, LocalFolder)):
+        held = sum(file.bytes for file in card.source.files if file.name.endswith(".safetensors"))
+        slack = max(held * HEADER_SHARE_MOST, HEADER_BYTES_MOST)
+        if held and not held - slack <= stated <= held:
+            return f"{stated} is stated, but the safetensors files hold {held} bytes"
+    if card.shape.quantisation is None or card.shape.tied is None:
+        return None
+    computed = computed_bytes(card.shape)
+    if not SIZE_SHARE_LEAST <= stated / computed <= SIZE_SHARE_MOST:
+        return f"{stated} is stated, but the shape and its quantisation give {computed} bytes"
+    return None
 
 
 def _read_aliases(path: Path) -> dict[str, str]:
@@ -74,11 +132,13 @@ def _read_aliases(path: Path) -> dict[str, str]:
 
 
 def load_catalogue(folders: Iterable[Path] = ()) -> Catalogue:
-    """Read the built-in cards and those in `folders`; a later folder's aliases win.
+    """Read the built-in cards and those in `folders`; a later folder's aliases win, and a card that
+    is pinned takes the place of an unpinned one with its id.
 
     Raises `CatalogueError` for a bad file, two cards of one id, or an alias that leads nowhere.
     """
     cards: dict[str, ModelCard] = {}
+    unpinned: dict[str, UnpinnedCard] = {}
     aliases: dict[str, str] = {}
     files: dict[str, Path] = {}
     for folder in (BUILT_IN, *folders):
@@ -86,17 +146,27 @@ def load_catalogue(folders: Iterable[Path] = ()) -> Catalogue:
             if path.name == ALIASES_FILE:
                 continue
             card = read_card(path)
-            if card.id in cards:
+            if card.id in cards or (isinstance(card, UnpinnedCard) and card.id in unpinned):
                 raise CatalogueError(f"{path.name}: id: {card.id} is already the id of a card")
-            cards[card.id] = card
+            if isinstance(card, ModelCard):
+                cards[card.id] = card
+                _ = unpinned.pop(card.id, None)
+            else:
+                unpinned[card.id] = card
             files[card.id] = path
         aliases |= _read_aliases(folder / ALIASES_FILE)
-    for card in cards.values():
-        if isinstance(card.source, HubRepo):
-            aliases.setdefault(card.source.repo, card.id)
+    for card in (*cards.values(), *unpinned.values()):
+        if isinstance(card.source, (HubRepo, UnpinnedHub)):
+            _ = aliases.setdefault(card.source.repo, card.id)
     for alias, target in aliases.items():
-        if target not in cards:
+        if target not in cards and target not in unpinned:
             raise CatalogueError(f"{ALIASES_FILE}: {alias}: no card has the id {target}")
-        if alias in cards:
+        if alias in cards or alias in unpinned:
             raise CatalogueError(f"{ALIASES_FILE}: {alias}: is the id of a card")
-    return Catalogue(cards, aliases, files)
+    return Catalogue(
+        cards,
+        {alias: target for alias, target in aliases.items() if target in cards},
+        files,
+        unpinned,
+        {alias: target for alias, target in aliases.items() if target in unpinned},
+    )

@@ -36,6 +36,10 @@ SAME_AS: Final = {
 }
 BIASES: Final = {"qwen2": "qkv", "qwen2_moe": "qkv", "phi": "all", "gpt_oss": "all", "glm4_moe": None}
 GATED: Final = frozenset({"qwen3_next", "qwen3_5"})
+# The choice of experts is a plain parameter here, which is never quantised.
+RAW_ROUTERS: Final = frozenset(
+    {"deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "exaone_moe"}
+)
 # Latent attention that mlx-lm caches expanded to all heads.
 EXPANDED: Final = frozenset({"deepseek_v2", "minicpm3"})
 UNTIED_ALWAYS: Final = frozenset(
@@ -101,6 +105,8 @@ def shape_from_config(config: Config, *, activation_bytes: int = 2) -> Shape:
         **_recurrent(family, inner, read),
         "quantisation": quantisation(config) or quantisation(inner),
     }
+    if fields["quantisation"] and family in RAW_ROUTERS:
+        fields["quantisation"]["parts"]["router"] = _table((16, 64, "affine"))
     if read.maybe("kv_lora_rank"):
         fields["latent"] = _latent(family, read)
     try:

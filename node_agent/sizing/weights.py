@@ -192,7 +192,8 @@ def matrix_bytes(matrix: Matrix, shape: Shape) -> float:
     return values * (width.bits / 8 + scales) + bias
 
 
-@dataclass(frozen=True, slots=True)
+# Compared by identity: it is cached, and is a key of what is derived from it.
+@dataclass(frozen=True, slots=True, eq=False)
 class Weights:
     """A model's weights by what becomes of them. Bytes sum to the card's `weights_bytes`.
 
@@ -230,11 +231,12 @@ def _is_tied(shape: Shape, weights_bytes: int) -> bool:
 
 def weights_of(card: ModelFacts) -> Weights:
     """The card's weights by parts, in the proportions of its shape, scaled to its exact size."""
-    return _scaled(card.shape, card.weights_bytes)
+    return weights_for(card.shape, card.weights_bytes)
 
 
 @lru_cache(maxsize=1024)
-def _scaled(shape: Shape, weights_bytes: int) -> Weights:
+def weights_for(shape: Shape, weights_bytes: int) -> Weights:
+    """The same for a shape and a size, before there is a card."""
     found = _count(shape, tied=_is_tied(shape, weights_bytes))
     ratio = weights_bytes / (sum(found.layer_bytes) + found.outer_bytes)
     return Weights(
