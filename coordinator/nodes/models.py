@@ -56,8 +56,8 @@ class Node(Base):
     hardware: Mapped[dict[str, Any]] = mapped_column(PortableJson)
     place_kind: Mapped[str] = mapped_column(String(7), default="none", server_default="none")
     """What its owner shows of where it is: none, country or area."""
-    place_country: Mapped[str] = mapped_column(String(2), default="", server_default="")
-    place_cell: Mapped[str] = mapped_column(String(15), default="", server_default="")
+    place_country: Mapped[str | None] = mapped_column(String(2))
+    place_cell: Mapped[str | None] = mapped_column(String(15))
     place_sequence: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     """The number of the last choice taken, so that an older one cannot be played again."""
     lent_bytes: Mapped[int] = mapped_column(BigInteger)

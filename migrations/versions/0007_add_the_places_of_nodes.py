@@ -16,10 +16,8 @@ def upgrade() -> None:
         batch_op.add_column(
             sa.Column("place_kind", sa.String(length=7), server_default="none", nullable=False)
         )
-        batch_op.add_column(
-            sa.Column("place_country", sa.String(length=2), server_default="", nullable=False)
-        )
-        batch_op.add_column(sa.Column("place_cell", sa.String(length=15), server_default="", nullable=False))
+        batch_op.add_column(sa.Column("place_country", sa.String(length=2), nullable=True))
+        batch_op.add_column(sa.Column("place_cell", sa.String(length=15), nullable=True))
         batch_op.add_column(sa.Column("place_sequence", sa.Integer(), server_default="0", nullable=False))
 
 
