@@ -245,10 +245,15 @@ class Endings:
             self.health.store(session, device)
             return Written(None)
 
-        async def store() -> None:
-            await self._until_done(write, what="health", job_id=None)
+        self.have_written(write, what="health")
 
-        _ = self._spawn(store())
+    def have_written(self, write: Write[None], *, what: str) -> None:
+        """Have a small write committed some time soon, however often it takes."""
+
+        async def until_done() -> None:
+            await self._until_done(write, what=what, job_id=None)
+
+        _ = self._spawn(until_done())
 
     def _attempt_end(
         self, attempt: LiveAttempt, state: AttemptState, reason: str | None, signature: str | None = None

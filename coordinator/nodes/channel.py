@@ -22,6 +22,7 @@ from node_agent.protocol.signing import encode_bytes
 
 log = structlog.get_logger()
 
+CLOSE_TRY_LATER: Final = 1013
 CLOSE_BAD_FRAME: Final = 4400
 CLOSE_UNKNOWN_NODE: Final = 4401
 CLOSE_REVOKED: Final = 4403

@@ -10,10 +10,13 @@ from typing import Annotated, Any
 import structlog
 from fastapi import APIRouter, Depends, Header, Request, WebSocket
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from coordinator import clock, errors
+from coordinator.commits import Written
+from coordinator.db import DatabaseBusy, DatabaseFull, DatabaseUnavailable
 from coordinator.http import audience, identify, parse_body, read_body, runtime_of
 from coordinator.nodes import channel as channels
 from coordinator.nodes import service
@@ -160,7 +163,7 @@ async def socket(websocket: WebSocket) -> None:
             await writer
         if runtime.fleet.remove(channel):
             runtime.relay.node_disconnected(channel, goodbye=channel.goodbye)
-            await run_in_threadpool(_note_gone, runtime, channel)
+            _note_gone(runtime, channel)
         said = channel.goodbye.reason if channel.goodbye is not None else None
         log.info("node_disconnected", node_id=channel.node_id, goodbye=said)
 
@@ -186,6 +189,10 @@ async def _admit(runtime: Runtime, websocket: WebSocket, hello: wire.Hello) -> c
     except service.SocketRefusedError as refusal:
         await websocket.close(refusal.code, refusal.reason)
         return None
+    except (DatabaseBusy, DatabaseFull, DatabaseUnavailable) as error:
+        log.warning("node_not_admitted", error=type(error).__name__)
+        await websocket.close(channels.CLOSE_TRY_LATER, "no database just now: dial again")
+        return None
     channel = channels.Channel(
         node_id=node.id,
         owner_id=node.account_id,
@@ -203,9 +210,14 @@ async def _admit(runtime: Runtime, websocket: WebSocket, hello: wire.Hello) -> c
 
 
 def _note_gone(runtime: Runtime, channel: channels.Channel) -> None:
-    with runtime.database.write() as session:
-        said = channel.goodbye.reason if channel.goodbye is not None else None
+    """Have it written, however often it takes, that the node is gone."""
+    said = channel.goodbye.reason if channel.goodbye is not None else None
+
+    def write(session: Session) -> Written[None]:
         if said == "leave":
             service.revoke(session, channel.node_id)
-        else:
-            service.mark(session, channel.node_id, "asleep" if said == "sleep" else "offline", said)
+        elif runtime.fleet.get(channel.node_id) is None:  # else it is back already
+            _ = service.mark(session, channel.node_id, "asleep" if said == "sleep" else "offline", said)
+        return Written(None)
+
+    runtime.endings.have_written(write, what="node_gone")
