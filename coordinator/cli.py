@@ -19,6 +19,8 @@ from rich.table import Table
 
 from coordinator.client import Client, ClientError, default_home, find_access
 from coordinator.ledger_cli import ledger_app
+from coordinator.operators_cli import operators_app
+from coordinator.policy_cli import budget_app, gifts_app, rates_app, voucher_app
 from coordinator.seats_cli import seats_app
 from coordinator.statements_cli import mlx, statements_app
 
@@ -41,6 +43,11 @@ app.add_typer(accounts_app, name="accounts")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(statements_app)
 app.add_typer(seats_app)
+app.add_typer(gifts_app)
+app.add_typer(voucher_app, name="voucher")
+app.add_typer(budget_app, name="budget")
+app.add_typer(rates_app, name="rates")
+app.add_typer(operators_app, name="operators")
 
 out = Console()
 err = Console(stderr=True)

@@ -70,9 +70,11 @@ class Client:
         """GET a JSON object."""
         return self._json("GET", path, params={k: v for k, v in params.items() if v is not None})
 
-    def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def post(
+        self, path: str, body: dict[str, Any] | None = None, *, headers: dict[str, str] | None = None
+    ) -> dict[str, Any]:
         """POST a JSON object."""
-        return self._json("POST", path, json=body or {})
+        return self._json("POST", path, json=body or {}, headers=headers)
 
     def put(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """PUT a JSON object."""

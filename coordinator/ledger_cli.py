@@ -46,7 +46,7 @@ def export(
     file: Annotated[Path, typer.Argument(help="Where to write; '-' is standard output.")], home: Home = None
 ) -> None:
     """Write the whole journal, up to a checkpoint that is signed now."""
-    with _coordinator(home) as (database, settings):
+    with coordinator_here(home) as (database, settings):
         from coordinator.accounts.ledger_endpoints import connection_to
         from coordinator.upkeep import sign_checkpoint_now
         from ledger.export import NothingToExport, export_lines
@@ -55,7 +55,7 @@ def export(
         try:
             lines = export_lines(lambda: connection_to(database))
         except NothingToExport:
-            raise _failed("the ledger is empty; there is nothing to export yet") from None
+            raise failed("the ledger is empty; there is nothing to export yet") from None
         if str(file) == "-":
             for line in lines:
                 sys.stdout.buffer.write(line)
@@ -82,7 +82,7 @@ def verify(
     try:
         found = verify_export(file, _read_key(key))
     except OSError as error:
-        raise _failed(f"{error.filename or file}: {error.strerror}") from None
+        raise failed(f"{error.filename or file}: {error.strerror}") from None
     if isinstance(found, Verified):
         facts: dict[str, Any] = asdict(found) | {"root": found.root.hex(), "head": found.head.hex()}
         if as_json:
@@ -111,7 +111,7 @@ def verify(
 @ledger_app.command()
 def checkpoint(home: Home = None) -> None:
     """Sign the ledger as it is now and print the newest checkpoint."""
-    with _coordinator(home) as (database, settings):
+    with coordinator_here(home) as (database, settings):
         from coordinator.upkeep import sign_checkpoint_now
         from ledger import checkpoints
 
@@ -119,7 +119,7 @@ def checkpoint(home: Home = None) -> None:
         with database.read() as session:
             latest = checkpoints.latest(session.connection())
         if latest is None:
-            raise _failed("the ledger is empty; there is nothing to sign yet")
+            raise failed("the ledger is empty; there is nothing to sign yet")
         sys.stdout.write(latest.note)
 
 
@@ -133,13 +133,13 @@ def show_key(home: Home = None) -> None:
     try:
         sys.stdout.write(f"{ledger_signer(Settings(home=home or default_home())).key}\n")
     except (NoteError, OSError) as error:
-        raise _failed(str(error)) from None
+        raise failed(str(error)) from None
 
 
 @ledger_app.command()
 def reconcile(home: Home = None, as_json: AsJson = False) -> None:
     """Replay the whole journal and compare balances, holds, chain, tree and checkpoints with it."""
-    with _coordinator(home) as (database, _):
+    with coordinator_here(home) as (database, _):
         from ledger import statements
 
         with database.read() as session:
@@ -170,15 +170,16 @@ def refund(
     as_json: AsJson = False,
 ) -> None:
     """Give a job's charge back to who paid it, from its owners and the treasury. For operators."""
-    body: dict[str, Any] = {"job_id": job_id, "reason": reason, "key": key or uuid4().hex}
+    body: dict[str, Any] = {"job_id": job_id, "reason": reason}
+    headers = {"Idempotency-Key": key or str(uuid4())}
     try:
         if mlx is not None:
             body["amount_umlx"] = str(umlx_of(mlx))
-        done = Client(find_access(url, api_key)).post("/v1/ledger/refunds", body)
+        done = Client(find_access(url, api_key)).post("/v1/ledger/refunds", body, headers=headers)
     except ValueError as error:
-        raise _failed(f"--mlx: {error}", EXIT_USAGE) from None
+        raise failed(f"--mlx: {error}", EXIT_USAGE) from None
     except ClientError as error:
-        raise _failed(str(error)) from None
+        raise failed(str(error)) from None
     if as_json:
         _print_json(done)
         return
@@ -197,11 +198,11 @@ def _read_key(text: str) -> VerifierKey:
             text = path.read_text("utf-8")
         return VerifierKey.parse(text)
     except (NoteError, OSError, ValueError) as error:
-        raise _failed(f"--key: {error}", EXIT_USAGE) from None
+        raise failed(f"--key: {error}", EXIT_USAGE) from None
 
 
 @contextmanager
-def _coordinator(home: Path | None) -> Generator[tuple[Database, Settings]]:
+def coordinator_here(home: Path | None) -> Generator[tuple[Database, Settings]]:
     """The database of the coordinator in `home`, with its faults shown as one line."""
     _require_coordinator()
     from coordinator.db import Database, DatabaseBusy, DatabaseFull, DatabaseUnavailable, make_engine, migrate
@@ -210,7 +211,7 @@ def _coordinator(home: Path | None) -> Generator[tuple[Database, Settings]]:
 
     settings = Settings(home=home or default_home())
     if settings.database_url is None and not settings.home.is_dir():
-        raise _failed(f"{settings.home} holds no coordinator; name its folder with --home")
+        raise failed(f"{settings.home} holds no coordinator; name its folder with --home")
     try:
         database = Database(make_engine(settings.sqlalchemy_url))
         try:
@@ -219,15 +220,15 @@ def _coordinator(home: Path | None) -> Generator[tuple[Database, Settings]]:
         finally:
             database.close()
     except (DatabaseBusy, DatabaseFull, DatabaseUnavailable, LedgerDamaged, NoteError, OSError) as error:
-        raise _failed(str(error)) from None
+        raise failed(str(error)) from None
 
 
 def _require_coordinator() -> None:
     if find_spec("sqlalchemy") is None or find_spec("alembic") is None:
-        raise _failed("this needs the coordinator: pip install 'mlx-network[coordinator]'")
+        raise failed("this needs the coordinator: pip install 'mlx-network[coordinator]'")
 
 
-def _failed(message: str, code: int = EXIT_FAILED) -> typer.Exit:
+def failed(message: str, code: int = EXIT_FAILED) -> typer.Exit:
     err.print(f"[red]error:[/red] {message}", highlight=False, soft_wrap=True)
     return typer.Exit(code)
 

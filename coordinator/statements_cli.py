@@ -258,9 +258,21 @@ def tokens(url: Url = None, as_json: AsJson = False) -> None:
     out.print(f"in all {mlx(found['supply_umlx'])} MLX (minted less burned)", highlight=False)
     for account in found["network_accounts"]:
         out.print(f"  {account['account']}: {mlx(account['balance_umlx'])} MLX", highlight=False)
+    for budget in found["budgets"]:
+        left = f"{mlx(budget['left_umlx'])} of {mlx(budget['cap_umlx'])} MLX left to mint"
+        out.print(f"  for {budget['purpose']}: {left}", highlight=False)
+    for span, name in (("last_24_hours", "24 hours"), ("last_30_days", "30 days")):
+        paid = found["demand"][span]
+        shown = f"{paid['jobs']:,} paid jobs, {paid['tokens']:,} tokens, {mlx(paid['charged_umlx'])} MLX"
+        out.print(f"last {name}: {shown}", highlight=False)
+    busy = found["demand"]["paid_busy_ppm"] / PPM_PER_PERCENT
+    out.print(f"paid work took {busy:.1f} % of the Macs' last hour", highlight=False)
     card = found["rate_card"]
     out.print(f"fee {found['fee_ppm'] / PPM_PER_PERCENT:g} % of each charge", highlight=False)
     out.print(f"rate card {card['version']}: {card['id']}", highlight=False, soft_wrap=True)
+    for coming in found["coming_rate_cards"]:
+        day = _utc(coming["effective_us"], "%Y-%m-%d %H:%M")
+        out.print(f"rate card {coming['version']} comes on {day} UTC: mlx-network rates show")
 
 
 def _print_json(value: Any) -> None:

@@ -171,7 +171,7 @@ class AdjustmentDocument(_Document):
 
 
 Document = BudgetDocument | RateCardDocument | AdjustmentDocument
-D = TypeVar("D", BudgetDocument, RateCardDocument, AdjustmentDocument)
+D = TypeVar("D", bound=_Document)
 _ANY: Final[TypeAdapter[Document]] = TypeAdapter(Annotated[Document, Field(discriminator="kind")])
 
 

@@ -19,7 +19,7 @@ from coordinator.catalogue.cards import Catalogue, load_catalogue
 from coordinator.errors import ApiError
 from coordinator.policy.models import HeldPayRow
 from ledger.pricing import PER_MILLION, Rate
-from ledger.ratecard import CARD, DAY_US, HOUR_US
+from ledger.ratecard import CARD, DAY_US, HOUR_US, FeeRates
 from ledger.statements import Statement, StatementEntry
 from ledger.views import AttemptShare, EarningRow, contributor_view
 
@@ -297,7 +297,8 @@ def test_tokens_of_a_free_and_of_a_dear_model() -> None:
     )
     catalogue = Catalogue({card.id: card, "free": free}, {"small": card.id}, {})
     balances = {"issuance": -500, "fee": 8, "pool:availability": 30}
-    found: Any = tokens_json(catalogue, balances, fee_ppm=50_000, card=CARD)
+    other = replace(CARD, version=2, fees=FeeRates(fee_ppm=50_000))
+    found: Any = tokens_json(catalogue, balances, card=other)
     assert [(model["id"], model["output_tokens_per_mlx"]) for model in found["models"]] == [
         ("free", None),
         ("smollm2-135m-f32", 185_222),
@@ -307,6 +308,11 @@ def test_tokens_of_a_free_and_of_a_dear_model() -> None:
         {"account": "fee", "balance_umlx": "8"},
         {"account": "pool:availability", "balance_umlx": "30"},
     ]
-    assert found["rate_card"] == {"id": CARD.id, "version": 1}
-    empty: Any = tokens_json(catalogue, {}, fee_ppm=0, card=CARD)
+    assert found["rate_card"] == {"id": other.id, "version": 2}
+    assert [(example["size"], example["model"]) for example in found["examples"]] == [
+        ("small", "free"),
+        ("middle", "smollm2-135m-f32"),
+        ("large", "smollm2-135m-f32"),
+    ]
+    empty: Any = tokens_json(catalogue, {}, card=CARD)
     assert (empty["supply_umlx"], empty["network_accounts"]) == ("0", [])
