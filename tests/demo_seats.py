@@ -1,8 +1,9 @@
 """Three Macs of one kind over three simulated days, in an idle, a dedicated and an Ultra seat.
 
-Run `python -m tests.demo_seats` (or `make demo-seats`). The hardware is declared for the test; rates,
-settlements, pool, ledger and statements are the product's own, on an SQLite file. Prints the order
-of earnings and each statement's arithmetic, and fails if anything does not add up.
+Run `python -m tests.demo_seats` (or `make demo-seats`). The hardware is declared for the test, and the
+clock is moved; seats, standing time, slots, fees, pools, ledger and statements are the coordinator's
+own, on an SQLite file. Prints the order of earnings and each statement's arithmetic, and fails if
+anything does not add up.
 """
 
 from __future__ import annotations
@@ -12,69 +13,95 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
-from uuid import UUID, uuid5
+from typing import Any, Final
+from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sqlalchemy import select
 
-from coordinator.db import Database, make_engine, migrate
+from coordinator.db import make_engine, migrate
+from coordinator.nodes.models import Node
+from coordinator.policy.budgets import submit_budget
+from coordinator.policy.documents import BudgetDocument, BudgetText, sign
+from coordinator.policy.grants import top_up_pools
+from coordinator.policy.operators import add_operator_key
+from coordinator.seats.credit import GRACE_US, credit_slots
+from coordinator.seats.fees import split_fees
+from coordinator.seats.models import CreditedSlot
+from coordinator.seats.service import grant_seats
+from coordinator.seats.standing import Stood
+from coordinator.seats.standing_rows import StandingRows
+from coordinator.seats.views import seat_view
 from ledger import book, statements
-from ledger.availability import SlotFacts, SlotPayment, pay_slot, points_ppm, slot_pool_umlx
-from ledger.budgets import Budget, Draw, SignedBudget, check_signatures, top_up_pool
-from ledger.commands import Applied, Capture, Command, Mint, OpenHold, Transfer, settlement_id
+from ledger.commands import FEE, TREASURY, Applied, Capture, Command, OpenHold, Transfer, settlement_id
 from ledger.plaintext import mlx
 from ledger.pricing import PER_MILLION, bound_umlx
-from ledger.ratecard import CARD, DAY_US, GIBIBYTE, HOUR_US, SLOT_US, Seat, prices_for
-from ledger.rewards import AttemptFacts, JobFacts, Member, settle
-from ledger.seats import SeatFacts, Upkeep, granted_seat, service_ppm, upkeep_seconds
+from ledger.ratecard import CARD, DAY_US, HOUR_US, SLOT_US, Seat, prices_for
+from ledger.rewards import AUDIT_POOL, AttemptFacts, JobFacts, Member, settle
 from ledger.views import AttemptShare, SpendRow, cost_of
+from node_agent.protocol.signing import encode_bytes
 from tests.chip_hours import chip_lines
+from tests.integration.macs import MONDAY_US, ULTRA_BANDWIDTH, Macs
 
 DAYS: Final = 3
-START_US: Final = 20_513 * DAY_US  # 2026-03-01
+START_US: Final = MONDAY_US
+SLOTS_PER_DAY: Final = 144
 GB: Final = 10**9
 # A model of 8 GB read per token and 10 GB resident; one job an hour on each Mac.
 RATE: Final = prices_for(8 * GB, 10 * GB)
 INPUT_TOKENS, OUTPUT_TOKENS = 1_000, 500
 BUSY_SECONDS: Final = 9  # 500 tokens x 8 GB / (0.6 x 819 GB/s), and the prompt
+GRANT_UMLX: Final = 100_000_000
 _IDS: Final = UUID("5f0a0c57-02a8-54c8-9d68-0d9e30f6b7aa")
+
+SEATS: Final[tuple[tuple[str, Seat], ...]] = (("ann", "idle"), ("bob", "dedicated"), ("cem", "ultra"))
+UPKEEP: Final = range(SLOTS_PER_DAY + 12, SLOTS_PER_DAY + 24)
+"""Slots in which Cem's Mac is down on the second day: two hours, announced the day before."""
 
 
 @dataclass(frozen=True)
 class Mac:
-    """One Mac of the demo. The owner of the Ultra seat announces two hours of upkeep on day 2."""
+    """One Mac of the demo."""
 
     seat: Seat
     owner: str
-    lent_hours: range
-    upkeep: tuple[Upkeep, ...] = ()
+    node_id: str
 
-    @property
-    def node_id(self) -> str:
-        return f"node_{self.seat}"
-
-
-UPKEEP: Final = Upkeep(START_US, START_US + DAY_US + 2 * HOUR_US, START_US + DAY_US + 4 * HOUR_US)
-MACS: Final = (
-    Mac("idle", "ann", range(24)),
-    Mac("dedicated", "bob", range(24)),
-    Mac("ultra", "cem", range(24), (UPKEEP,)),
-)
-BANDWIDTH, MEASURED, LENT_BYTES = 819 * GB, 737 * GB, 256 * GIBIBYTE
+    def is_up(self, slot: int) -> bool:
+        """Whether it is there in a slot, counted from the first."""
+        return not (self.owner == "cem" and slot in UPKEEP)
 
 
 @dataclass
 class Earned:
-    """What the simulation paid one Mac, kept apart from the ledger to be compared with it."""
+    """What jobs paid one Mac, kept apart from the ledger to be compared with it."""
 
     work_umlx: int = 0
     second_readings_umlx: int = 0
-    slots: list[SlotPayment] = field(default_factory=list[SlotPayment])
-    services_ppm: list[int] = field(default_factory=list[int])
 
-    @property
-    def total_umlx(self) -> int:
-        return self.work_umlx + self.second_readings_umlx + sum(slot.amount_umlx for slot in self.slots)
+
+@dataclass
+class Simulation:
+    """The world after its days."""
+
+    macs: Macs
+    fleet: tuple[Mac, ...]
+    sue: str
+    days: int
+    earned: dict[str, Earned] = field(default_factory=dict[str, Earned])
+    services: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+
+    def slots_of(self, mac: Mac) -> list[CreditedSlot]:
+        """What its slots came to, in order."""
+        rows = select(CreditedSlot).where(CreditedSlot.node_id == mac.node_id)
+        with self.macs.database.read() as session:
+            return list(session.scalars(rows.order_by(CreditedSlot.slot_start_us)))
+
+    def total_umlx(self, mac: Mac) -> int:
+        """All that it brought its owner, by jobs' rule and slots' rows."""
+        earned = self.earned[mac.owner]
+        standing = sum(slot.amount_umlx for slot in self.slots_of(mac))
+        return earned.work_umlx + earned.second_readings_umlx + standing
 
 
 def main() -> None:
@@ -83,132 +110,106 @@ def main() -> None:
         print(line)
 
 
-def slot_of(mac: Mac, start_us: int, **facts: int) -> SlotFacts:
-    return SlotFacts(
-        device=f"device_{mac.seat}",
-        owner=mac.owner,
-        seat=mac.seat,
-        slot_start_us=start_us,
-        measured_bandwidth_bytes_per_second=MEASURED,
-        specified_bandwidth_bytes_per_second=BANDWIDTH,
-        lent_bytes=LENT_BYTES,
-        trust="audited",
-        present_seconds=facts.pop("present_seconds", 600),
-        **facts,  # pyright: ignore[reportArgumentType]
-    )
-
-
 def simulated_lines() -> Iterator[str]:
-    """Three days through a real ledger, then each statement against what was paid."""
+    """Three days through a real coordinator's functions, then each statement against what was paid."""
     with tempfile.TemporaryDirectory(prefix="mlx-demo-seats-") as folder:
-        engine = make_engine(f"sqlite:///{Path(folder) / 'ledger.db'}")
+        url = f"sqlite:///{Path(folder) / 'coordinator.db'}"
+        engine = make_engine(url)
         migrate(engine)
-        database = Database(engine)
-        earned = simulate(database)
-        yield from report(database, earned)
-        database.close()
+        engine.dispose()
+        macs = Macs(url)
+        yield from report(simulate(macs))
+        macs.database.close()
 
 
-def simulate(database: Database) -> dict[str, Earned]:
-    """Run the days; returns what each owner was paid, by owner."""
-    accounts = ("user:sue", "pool:availability", *(f"user:{mac.owner}" for mac in MACS))
-    with database.write() as session:
-        book.ensure_accounts(session.connection(), accounts, now_us=START_US)
-    apply(database, START_US, Mint(id=uuid5(_IDS, "sue"), account_id="user:sue", amount_umlx=100_000_000))
-    for mac in MACS:
-        assert granted_seat(seat_facts(mac), mac.seat, CARD) == mac.seat
-    earned = {mac.owner: Earned() for mac in MACS}
-    drawn_umlx = 0
-    for day in range(DAYS):
-        drawn_umlx += fill_pool(database, day, drawn_umlx)
-        services = {mac.owner: service_of(mac, day) for mac in MACS}
-        for mac in MACS:
-            earned[mac.owner].services_ppm.append(services[mac.owner])
-        for hour in range(24):
-            at_us = START_US + day * DAY_US + hour * HOUR_US
-            pay = run_jobs(database, at_us, earned)
-            for index in range(6):
-                start_us = at_us + index * SLOT_US
-                pay_macs(database, start_us, services, pay if index == 0 else {}, earned)
-    return earned
+# -- the days ------------------------------------------------------------------------------------
 
 
-def seat_facts(mac: Mac) -> SeatFacts:
-    return SeatFacts(
-        promised_seconds_per_day=20 * 3600,
-        promised_days=7,
-        owner_may_interrupt=mac.seat == "idle",
-        warm_bandwidths_bytes_per_second=(MEASURED,) * 3,
-        installed_bytes=LENT_BYTES,
-        lent_bytes=LENT_BYTES,
-        checks_passed=10,
-    )
+def simulate(macs: Macs, days: int = DAYS) -> Simulation:
+    """Enrol the Macs, ask for their seats, and let the days pass."""
+    fleet = tuple(Mac(seat, owner, macs.add(owner)) for owner, seat in SEATS)
+    world = Simulation(macs, fleet, macs.owner("sue"), days)
+    macs.fill(f"user:{world.sue}", GRANT_UMLX)
+    sign_budget(macs)
+    for mac in fleet:
+        world.earned[mac.owner], world.services[mac.owner] = Earned(), []
+        macs.ask(mac.node_id, mac.seat)
+    macs.announce_upkeep(fleet[2].node_id, UPKEEP.start * 600, len(UPKEEP) * 600)
+    for slot in range(days * SLOTS_PER_DAY):
+        pass_slot(world, slot)
+        if (slot + 1) % SLOTS_PER_DAY == 0:
+            for mac in fleet:
+                service = view_of(world, mac)["service"]["last_24_hours"]["service_ppm"]
+                world.services[mac.owner].append(service)
+    return world
 
 
-def fill_pool(database: Database, day: int, drawn_umlx: int) -> int:
-    """Top the pool up under a budget that two operators signed; the amount."""
-    budget = Budget(
-        id="budget_1",
+def sign_budget(macs: Macs) -> None:
+    """Leave to fill the availability pool, which two operators sign."""
+    keys = {
+        name: Ed25519PrivateKey.from_private_bytes(hashlib.sha256(name.encode()).digest())
+        for name in ("op-x", "op-y")
+    }
+    text = BudgetText(
+        id=f"budget_{1:032x}",
         purpose="availability",
         reason="Standing ready in March",
-        cap_umlx=100_000_000_000,
+        cap_umlx=str(100_000_000_000),
         valid_from_us=START_US,
         expires_us=START_US + 31 * DAY_US,
     )
-    keys = {
-        name: Ed25519PrivateKey.from_private_bytes(hashlib.sha256(name.encode()).digest())
-        for name in ("x", "y")
-    }
-    signed = SignedBudget(budget, {name: key.sign(budget.message) for name, key in keys.items()})
-    check_signatures(signed, {name: key.public_key().public_bytes_raw() for name, key in keys.items()}, CARD)
-    now_us = START_US + day * DAY_US
-    draw = top_up_pool(
-        budget,
-        pool_balance_umlx=posted_umlx(database, "pool:availability"),
-        day=f"2026-03-{day + 1:02}",
-        drawn_umlx=drawn_umlx,
-        now_us=now_us,
-        card=CARD,
-    )
-    assert isinstance(draw, Draw), draw
-    mint = Mint(
-        id=uuid5(_IDS, draw.reference),
-        reference=draw.reference,
-        account_id=draw.account_id,
-        amount_umlx=draw.amount_umlx,
-    )
-    apply(database, now_us, mint)
-    return draw.amount_umlx
+    document = BudgetDocument(budget=text)
+    with macs.writing() as session:
+        for name, key in keys.items():
+            public_key = encode_bytes(key.public_key().public_bytes_raw())
+            _ = add_operator_key(session, name, public_key, now_us=macs.now_us)
+            document = sign(document, name, key)
+        _ = submit_budget(session, document, now_us=macs.now_us)
 
 
-def is_up(mac: Mac, at_us: int) -> bool:
-    in_upkeep = any(window.start_us <= at_us < window.end_us for window in mac.upkeep)
-    return (at_us // HOUR_US) % 24 in mac.lent_hours and not in_upkeep
+def pass_slot(world: Simulation, slot: int) -> None:
+    """Ten minutes: jobs in the first of each hour, standing time, and the chores at the hour's end."""
+    macs, start_us = world.macs, START_US + slot * SLOT_US
+    macs.now_us = start_us
+    is_first = slot % 6 == 0
+    if is_first:
+        _ = top_up_pools(macs.database), grant_seats(macs.database)
+        run_jobs(world, slot)
+    stood = [
+        Stood(
+            mac.node_id,
+            start_us,
+            600 if mac.is_up(slot) else 0,
+            BUSY_SECONDS if is_first and mac.is_up(slot) else 0,
+            0,
+            has_demanded_model=True,
+        )
+        for mac in world.fleet
+    ]
+    macs.now_us = start_us + SLOT_US + GRACE_US
+    with macs.writing() as session:
+        StandingRows().write(session, stood, now_us=macs.now_us)
+    if slot % 6 == 5:
+        _ = credit_slots(macs.database), split_fees(macs.database)
 
 
-def service_of(mac: Mac, day: int) -> int:
-    start_us = START_US + day * DAY_US
-    up = sum(600 for slot in range(144) if is_up(mac, start_us + slot * SLOT_US))
-    upkeep = upkeep_seconds(mac.upkeep, START_US, start_us, start_us + DAY_US, CARD)
-    return service_ppm(up, upkeep, CARD.seats.dedicated_seconds_per_day)
-
-
-def run_jobs(database: Database, at_us: int, earned: dict[str, Earned]) -> dict[str, int]:
+def run_jobs(world: Simulation, slot: int) -> None:
     """One job on each Mac that is up; in the evening Ann comes back and the next Mac continues."""
-    pay: dict[str, int] = {}
-    for index, mac in enumerate(MACS):
-        if not is_up(mac, at_us):
+    for index, mac in enumerate(world.fleet):
+        if not mac.is_up(slot):
             continue
-        is_reclaimed = mac.seat == "idle" and (at_us // HOUR_US) % 24 == 20
+        is_reclaimed = mac.seat == "idle" and slot // 6 % 24 == 20
         attempts = (
-            (attempt(1, mac, "reclaimed", 200), attempt(2, MACS[index + 1], "finished", OUTPUT_TOKENS - 200))
+            continued(mac, world.fleet[index + 1])
             if is_reclaimed
             else (attempt(1, mac, "finished", OUTPUT_TOKENS),)
         )
-        job_id = f"job_{mac.seat}_{at_us // HOUR_US}"
-        for owner, amount in settle_job(database, at_us, job_id, attempts, earned).items():
-            pay[owner] = pay.get(owner, 0) + amount
-    return pay
+        settle_job(world, f"job_{mac.seat}_{slot}", attempts)
+
+
+def continued(first: Mac, second: Mac) -> tuple[AttemptFacts, ...]:
+    """The first Mac delivers 200 tokens, then its owner comes back; the second goes on."""
+    return (attempt(1, first, "reclaimed", 200), attempt(2, second, "finished", OUTPUT_TOKENS - 200))
 
 
 def attempt(fence: int, mac: Mac, ending: str, tokens: int) -> AttemptFacts:
@@ -221,10 +222,10 @@ def attempt(fence: int, mac: Mac, ending: str, tokens: int) -> AttemptFacts:
     )
 
 
-def job_facts(job_id: str, attempts: tuple[AttemptFacts, ...]) -> JobFacts:
+def job_facts(job_id: str, payer: str, attempts: tuple[AttemptFacts, ...]) -> JobFacts:
     return JobFacts(
         job_id=job_id,
-        payer="user:sue",
+        payer=payer,
         rate=RATE,
         fee_ppm=CARD.fees.fee_ppm,
         bound_umlx=bound_umlx(RATE, INPUT_TOKENS, OUTPUT_TOKENS),
@@ -235,100 +236,78 @@ def job_facts(job_id: str, attempts: tuple[AttemptFacts, ...]) -> JobFacts:
     )
 
 
-def settle_job(
-    database: Database, at_us: int, job_id: str, attempts: tuple[AttemptFacts, ...], earned: dict[str, Earned]
-) -> dict[str, int]:
-    """Hold, capture and the pool's second readings; returns the pay out of the charge by owner."""
-    facts = job_facts(job_id, attempts)
+def settle_job(world: Simulation, job_id: str, attempts: tuple[AttemptFacts, ...]) -> None:
+    """Hold, capture and the pool's second readings by the ledger's rule, and the attempts' rows."""
+    macs, payer = world.macs, f"user:{world.sue}"
+    accounts = {f"user:{mac.owner}": f"user:{macs.owner(mac.owner)}" for mac in world.fleet}
+    facts = job_facts(job_id, payer, attempts)
     result = settle(facts)
     hold = OpenHold(
         id=settlement_id(job_id, 0, "hold"),
         reference=job_id,
-        account_id="user:sue",
+        account_id=payer,
         amount_umlx=facts.bound_umlx,
-        expires_us=at_us + HOUR_US,
+        expires_us=macs.now_us + HOUR_US,
     )
-    capture = Capture(
-        id=settlement_id(job_id, 0, "capture"), reference=job_id, hold_id=hold.id, pays=result.capture_pays()
-    )
+    pays = tuple((accounts.get(name, name), amount) for name, amount in result.capture_pays())
+    capture = Capture(id=settlement_id(job_id, 0, "capture"), reference=job_id, hold_id=hold.id, pays=pays)
     readings = [
         Transfer(
             id=settlement_id(job_id, payment.fence, f"reading {payment.node_id}"),
             reference=job_id,
             source=payment.source,
-            target=payment.account_id,
+            target=accounts[payment.account_id],
             amount_umlx=payment.amount_umlx,
         )
         for payment in result.extra_pays()
     ]
-    apply(database, at_us, hold, capture, *readings)
-    for payment in result.extra_pays():
-        earned[payment.owner].second_readings_umlx += payment.amount_umlx
+    apply(macs, hold, capture, *readings)
+    second = {payment.fence: payment.amount_umlx for payment in result.extra_pays()}
     for share in result.shares:
-        earned[share.owner].work_umlx += share.amount_umlx
-    return {share.owner: share.amount_umlx for share in result.shares}
-
-
-def pay_macs(
-    database: Database,
-    start_us: int,
-    services: dict[str, int],
-    job_pay: dict[str, int],
-    earned: dict[str, Earned],
-) -> None:
-    slot = [
-        slot_of(
-            mac,
-            start_us,
-            present_seconds=600 if is_up(mac, start_us) else 0,
-            busy_seconds=BUSY_SECONDS if mac.owner in job_pay and is_up(mac, start_us) else 0,
-            job_pay_umlx=job_pay.get(mac.owner, 0),
-            service_ppm=services[mac.owner],
+        reading = second.get(share.fence, 0)
+        world.earned[share.owner].work_umlx += share.amount_umlx
+        world.earned[share.owner].second_readings_umlx += reading
+        macs.work(
+            share.node_id,
+            macs.now_us + BUSY_SECONDS * 1_000_000,
+            share.amount_umlx,
+            reading_umlx=reading,
+            asker="sue",
         )
-        for mac in MACS
-    ]
-    pool = slot_pool_umlx(posted_umlx(database, "pool:availability"), CARD)
-    payments = pay_slot(slot, pool, CARD)
-    for payment in payments:
-        earned[payment.owner].slots.append(payment)
-    transfers = [
-        Transfer(
-            id=payment.id,
-            reference=f"slot:{payment.slot_start_us}",
-            source="pool:availability",
-            target=payment.account_id,
-            amount_umlx=payment.amount_umlx,
-        )
-        for payment in payments
-        if payment.amount_umlx
-    ]
-    apply(database, start_us + SLOT_US, *transfers)
 
 
-def apply(database: Database, now_us: int, *commands: Command) -> None:
-    with database.write() as session:
-        outcomes = book.apply(session.connection(), commands, now_us=now_us)
+def apply(macs: Macs, *commands: Command) -> None:
+    with macs.writing() as session:
+        outcomes = book.apply(session.connection(), commands, now_us=macs.now_us)
     assert all(isinstance(outcome, Applied) for outcome in outcomes), outcomes
 
 
-def posted_umlx(database: Database, account_id: str) -> int:
-    with database.read() as session:
-        found = statements.balance(session.connection(), account_id)
-    return 0 if found is None else found.posted_umlx
+def view_of(world: Simulation, mac: Mac) -> dict[str, Any]:
+    """The seat as its owner sees it now."""
+    with world.macs.database.read() as session:
+        return seat_view(session, session.get_one(Node, mac.node_id), now_us=world.macs.now_us)
 
 
-def report(database: Database, earned: dict[str, Earned]) -> Iterator[str]:
+# -- the report ----------------------------------------------------------------------------------
+
+
+def report(world: Simulation) -> Iterator[str]:
     """Each Mac's arithmetic and statement, the order, and the books as a whole."""
-    yield f"{DAYS} days of three M3 Ultra with 256 GB (declared for the test), rate card {CARD.id[:12]}"
-    for mac in MACS:
-        yield from report_mac(database, mac, earned[mac.owner])
+    yield (
+        f"{world.days} days of three M3 Ultra with 256 GB (declared for the test),"
+        f" {ULTRA_BANDWIDTH // GB} GB/s measured, rate card {CARD.id[:12]}"
+    )
+    for mac in world.fleet:
+        yield from report_mac(world, mac)
     yield "a job of sue's that two Macs served"
-    yield from (f"  {line}" for line in cost_of(continued_job()).as_text())
-    totals = [earned[mac.owner].total_umlx for mac in MACS]
+    yield from (f"  {line}" for line in cost_of(continued_job(world)).as_text())
+    totals = [world.total_umlx(mac) for mac in world.fleet]
     if totals != sorted(set(totals)):
         raise SystemExit(f"the order of earnings is wrong: {totals}")
     yield f"order: idle {mlx(totals[0])} < dedicated {mlx(totals[1])} < ultra {mlx(totals[2])} MLX"
-    with database.read() as session:
+    posted = {name: world.macs.posted(name) for name in (FEE, TREASURY, AUDIT_POOL)}
+    yield "fees, cut each day: " + ", ".join(f"{name} {mlx(umlx)}" for name, umlx in posted.items())
+    with world.macs.database.read() as session:
         drift = statements.reconcile(session.connection())
         total = statements.total_umlx(session.connection())
     if drift or total:
@@ -336,13 +315,13 @@ def report(database: Database, earned: dict[str, Earned]) -> Iterator[str]:
     yield f"books: all accounts sum to {total}, nothing drifts"
 
 
-def continued_job() -> SpendRow:
-    """Ann's Mac delivers 200 tokens, then she comes back; Bob's goes on."""
-    attempts = (attempt(1, MACS[0], "reclaimed", 200), attempt(2, MACS[1], "finished", OUTPUT_TOKENS - 200))
-    facts = job_facts("job_idle_evening", attempts)
+def continued_job(world: Simulation) -> SpendRow:
+    """What Sue is shown of the first evening's job."""
+    job_id = f"job_idle_{20 * 6}"
+    facts = job_facts(job_id, f"user:{world.sue}", continued(*world.fleet[:2]))
     result = settle(facts)
     return SpendRow(
-        ended_us=START_US,
+        ended_us=START_US + 20 * HOUR_US,
         job_id=facts.job_id,
         key_id="key_1",
         card_id="model-of-8-gb",
@@ -359,38 +338,44 @@ def continued_job() -> SpendRow:
         fee_umlx=result.fee_umlx,
         shares=tuple(
             AttemptShare(
-                fence=share.fence, node_id=share.node_id, tokens=share.tokens, amount_umlx=share.amount_umlx
+                fence=share.fence,
+                node_id=share.node_id[:13],
+                tokens=share.tokens,
+                amount_umlx=share.amount_umlx,
             )
             for share in result.shares
         ),
     )
 
 
-def report_mac(database: Database, mac: Mac, earned: Earned) -> Iterator[str]:
-    with database.read() as session:
-        found = statements.statement(
-            session.connection(), f"user:{mac.owner}", START_US, START_US + DAYS * DAY_US + 1
-        )
-    standing = sum(slot.amount_umlx for slot in earned.slots)
-    zeros = sorted({slot.reason for slot in earned.slots if slot.reason is not None})
-    services = ", ".join(f"{part / 10_000:g} %" for part in earned.services_ppm)
-    points = points_ppm(slot_of(mac, 0), CARD)
-    paid = sum(slot.amount_umlx > 0 for slot in earned.slots)
-    whole_slot = points * CARD.umlx_per_point_hour(mac.seat) // (6 * PER_MILLION)
+def report_mac(world: Simulation, mac: Mac) -> Iterator[str]:
+    account = f"user:{world.macs.owner(mac.owner)}"
+    with world.macs.database.read() as session:
+        found = statements.statement(session.connection(), account, START_US, world.macs.now_us + 1)
+    earned, slots = world.earned[mac.owner], world.slots_of(mac)
+    standing = sum(slot.amount_umlx for slot in slots)
+    zeros = sorted({slot.reason for slot in slots if slot.reason is not None})
+    services = ", ".join(f"{part / 10_000:g} %" for part in world.services[mac.owner])
+    rate, points = CARD.umlx_per_point_hour(mac.seat), slots[0].points_ppm
+    paid = sum(slot.amount_umlx > 0 for slot in slots)
+    whole_slot = points * rate // (6 * PER_MILLION)
     yield f"{mac.seat} seat of {mac.owner}"
-    yield f"  service of each day, upkeep counted: {services}"
+    yield f"  promise kept in each 24 hours, upkeep counted: {services}"
     yield (
-        f"  standing: {mlx(points)} points x {mlx(CARD.umlx_per_point_hour(mac.seat))} MLX / 6"
-        f" = {mlx(whole_slot)} a slot; {paid} slots paid = {mlx(standing)}"
+        f"  standing: {mlx(points)} points x {mlx(rate)} MLX / 6 = {mlx(whole_slot)} a slot;"
+        f" {paid} slots paid = {mlx(standing)}"
     )
-    yield f"  not paid: {len(earned.slots) - paid} slots ({', '.join(zeros) or 'none'}), {mlx(paid * whole_slot - standing)} while busy"
+    yield (
+        f"  not paid: {len(slots) - paid} slots ({', '.join(zeros) or 'none'}),"
+        f" {mlx(paid * whole_slot - standing)} while busy"
+    )
     yield f"  work {mlx(earned.work_umlx)} + second readings {mlx(earned.second_readings_umlx)}"
     yield (
         f"  statement: opening {mlx(found.opening_umlx)} + {len(found.entries)} entries"
         f" {mlx(sum(entry.amount_umlx for entry in found.entries))} = closing {mlx(found.closing_umlx)} MLX"
     )
-    if found.closing_umlx != earned.total_umlx:
-        raise SystemExit(f"{mac.owner}: statement {found.closing_umlx}, paid {earned.total_umlx}")
+    if found.closing_umlx != world.total_umlx(mac):
+        raise SystemExit(f"{mac.owner}: statement {found.closing_umlx}, paid {world.total_umlx(mac)}")
 
 
 if __name__ == "__main__":

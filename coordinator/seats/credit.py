@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.db import Database
 from coordinator.nodes.models import Node
-from coordinator.policy.held import hold_pay
+from coordinator.policy.held import hold_pay, transfer_row_id
 from coordinator.policy.rate_cards import card_in_force
 from coordinator.seats.models import CreditedSlot, StandingTime
 from coordinator.seats.service import slot_reference
@@ -119,7 +119,7 @@ def _credit(session: Session, found: SlotBook, card: RateCard, slot_start_us: in
         if standee.facts.is_held:
             _ = hold_pay(
                 session,
-                row_id=f"slot:{payment.id}",
+                row_id=transfer_row_id(slot_reference(slot_start_us, standee.node.id), payment.id),
                 owner_account_id=payment.owner,
                 node_id=standee.node.id,
                 job_id=None,

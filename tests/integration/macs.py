@@ -188,10 +188,17 @@ class Macs:
             StandingRows().write(session, rows, now_us=MONDAY_US + slots.stop * SLOT_US)
 
     def work(
-        self, node_id: str, ended_us: int, share_umlx: int, *, reading_umlx: int = 0, is_linked: bool = False
+        self,
+        node_id: str,
+        ended_us: int,
+        share_umlx: int,
+        *,
+        reading_umlx: int = 0,
+        is_linked: bool = False,
+        asker: str = "asker",
     ) -> None:
         """An attempt that ended and was paid. `share_umlx` is what its row says; no money moves."""
-        asker = self.owner("asker")
+        asker = self.owner(asker)
         unix_ms, mark = (ended_us - 1_000_000) // 1000, uuid4().bytes[:10]
         job_id, attempt_id = (make_id(p, unix_ms=unix_ms, random_bytes=mark) for p in ("job", "att"))
         with self.writing() as session:

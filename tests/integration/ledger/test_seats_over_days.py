@@ -1,28 +1,30 @@
-"""Simulated days through a real ledger: an Ultra seat earns most, and statements add up."""
+"""Simulated days through the coordinator's own functions: an Ultra seat earns most, and statements add up."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
-from coordinator.db import Database
-from ledger import statements
 from tests.chip_hours import MACS, hours
-from tests.demo_seats import report, simulate
+from tests.demo_seats import SLOTS_PER_DAY, report, simulate
+from tests.integration.macs import Macs
 
 
-def test_ultra_earns_more_than_dedicated_and_dedicated_more_than_idle(database: Database) -> None:
-    earned = simulate(database)
-    assert earned["ann"].total_umlx < earned["bob"].total_umlx < earned["cem"].total_umlx
+def test_ultra_earns_more_than_dedicated_and_dedicated_more_than_idle(database_url: str) -> None:
+    macs = Macs(database_url)
+    world = simulate(macs, days=2)
+    totals = [world.total_umlx(mac) for mac in world.fleet]
+    assert totals == sorted(set(totals))
     # Work is paid alike in every seat; the difference is the standing pay.
-    work = [earned[owner].work_umlx for owner in ("ann", "bob", "cem")]
+    work = [earned.work_umlx for earned in world.earned.values()]
     assert max(work) < min(work) * 11 // 10
     # The two announced hours of upkeep are not paid, and cost no service level.
-    unpaid = [slot for slot in earned["cem"].slots if slot.amount_umlx == 0]
-    assert [slot.reason for slot in unpaid] == ["not_present"] * 12
-    assert {slot.paid_as for slot in earned["cem"].slots} == {"ultra"}
-    assert len(list(report(database, earned))) > 15
-    with database.read() as session:
-        assert statements.reconcile(session.connection()) == []
+    slots = world.slots_of(world.fleet[2])
+    assert [slot.reason for slot in slots if slot.amount_umlx == 0] == ["not_present"] * 12
+    assert {slot.paid_as for slot in slots} == {"ultra"}
+    assert all(len(world.slots_of(mac)) == 2 * SLOTS_PER_DAY for mac in world.fleet)
+    assert len(list(report(world))) > 15
+    macs.check_books()
+    macs.database.close()
 
 
 def test_a_chips_hours_rise_with_seat_and_bandwidth_and_hardly_depend_on_the_model() -> None:
