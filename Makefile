@@ -8,7 +8,7 @@ UV := .tools/bin/uv
 TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint types imports check format demo-seats bench-serving bench-ledger bench-verify mutate-ledger clean
+.PHONY: help demo up test lint types imports check format demo-seats bench-serving bench-ledger bench-verify mutate-ledger simulate clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ bench-verify: .venv/.dev ## Measure verification and proofs over a million ledge
 
 mutate-ledger: .venv/.dev ## Seed faults into the ledger; every one must be found by a test
 	.venv/bin/python -m tests.mutation.ledger $(MUTATE_ARGS)
+
+simulate: .venv/.dev ## Live through worlds of faults (SEEDS=1000 SEED=0 JOBS=2, or MUTANTS=1)
+	.venv/bin/python -m tests.simulation $(if $(MUTANTS),--mutants,--seeds $(or $(SEEDS),1000) $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs-at-once $(JOBS)))
 
 clean: ## Remove environments and caches of this folder
 	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -26,6 +26,7 @@ def main() -> int:
         # The order of sets must be the same in every run.
         os.environ["PYTHONHASHSEED"] = HASH_SEED
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
+    be_silent()
     if options.mutants is not None:
         return try_mutants(options.mutants, seeds=options.seeds or 600)
     if options.seed is not None and options.seeds is None:
@@ -91,14 +92,12 @@ def _replay(options: argparse.Namespace) -> int:
     scenario = whole
     for name in ("nodes", "jobs", "faults"):
         scenario = keep(scenario, name, getattr(options, name))
-    be_silent()
     if options.shrink:
         found = simulate(scenario).violations
         if found:
             scenario = shrink(scenario, fails_alike(rule_of(found[0])))
     if options.story or options.shrink:
         return _tell(scenario, whole, None)
-    be_silent()
     outcome = simulate(scenario)
     print("\n".join(outcome.violations) or "no rule was broken")
     return 1 if outcome.violations else 0

@@ -53,9 +53,9 @@ class Liar:
             case "gap" if self._mac.draws.random() < 0.3:
                 frames = []
             case "old_fence" if chunk.fence > 1:
-                frames.append(chunk.model_copy(update={"fence": chunk.fence - 1}))
+                frames.append(_foreign(chunk, chunk.fence - 1))
             case "newer_fence":
-                frames.append(chunk.model_copy(update={"fence": chunk.fence + 1}))
+                frames.append(_foreign(chunk, chunk.fence + 1))
             case "early_end" | "early_length":
                 frames.append(
                     self._end_of(chunk.job_id, chunk.fence, "eos" if self.lie == "early_end" else "length")
@@ -131,12 +131,28 @@ class Liar:
                 job_id = f"job_{draws.getrandbits(128):032x}"
                 chunk = wire.Chunk(job_id=job_id, fence=1, offset=0, token_ids=(ORDINARY_FROM,))
                 return [wire.Accept(job_id=job_id, fence=1), chunk, self._end_of(job_id, 1, "eos")]
+            case "foreign_job":
+                return [frame for job_id, fence in self._mac.elsewhere() for frame in _theft(job_id, fence)]
             case "malformed" if draws.random() < 0.3:
                 return ['{"type": "chunk", "job_id": 7']
             case "malformed":
                 return ['{"type": "telepathy"}']
             case _:
                 return []
+
+
+def _theft(job_id: str, fence: int) -> list[Frame]:
+    """Frames about an attempt that another node has."""
+    ids = (ORDINARY_FROM, ORDINARY_FROM)
+    return [
+        wire.Chunk(job_id=job_id, fence=fence, offset=offset, token_ids=ids) for offset in range(0, 20, 2)
+    ]
+
+
+def _foreign(chunk: wire.Chunk, fence: int) -> wire.Chunk:
+    """What would go on behind a chunk if its fence were taken for the current one."""
+    end = chunk.offset + len(chunk.token_ids)
+    return wire.Chunk(job_id=chunk.job_id, fence=fence, offset=end, token_ids=(ORDINARY_FROM,))
 
 
 def _other(token_id: int) -> int:

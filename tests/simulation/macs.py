@@ -73,6 +73,10 @@ class World(Protocol):
         """A line for the story."""
         ...
 
+    def attempts_elsewhere(self, mac: Mac) -> list[tuple[str, int]]:
+        """Job and fence of attempts that run on other Macs."""
+        ...
+
     def refused(self, mac: Mac, code: int) -> None:
         """The coordinator closed the node's socket with this code."""
         ...
@@ -402,6 +406,10 @@ class Mac:
             told = [message] if self.liar is None else self.liar.instead_of(message)
             for one in told:
                 self.send_now(one)
+
+    def elsewhere(self) -> list[tuple[str, int]]:
+        """What a liar might know of others' work."""
+        return self._world.attempts_elsewhere(self)
 
     def send_now(self, message: wire.Message | str) -> None:
         """Put a frame on the wire."""

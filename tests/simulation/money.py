@@ -85,8 +85,9 @@ def _is_charged(job: JobRow, attempts: Sequence[AttemptRow], paid: int) -> bool:
     """What was received is paid, and the prompt where the model ended at once."""
     if job.error_code in FREE_ENDS:
         return False
-    is_empty_answer = job.state == "done" and job.output_tokens == 0
-    return paid > 0 or (is_empty_answer and attempts[-1].state == "done")
+    last = attempts[-1] if attempts else None
+    is_empty_answer = last is not None and last.state == "done" and not last.delivered_tokens
+    return paid > 0 or (job.state == "done" and is_empty_answer)
 
 
 def _owner_of(account: str) -> str:

@@ -89,8 +89,8 @@ MUTANTS: Final = (
     Mutant(
         "no resume after a reconnect",
         "coordinator.relay",
-        "                theirs.discard((job.job_id, attempt.fence))\n                self._ask_again(channel, job, attempt)\n",
-        "                theirs.discard((job.job_id, attempt.fence))\n",
+        "                self._accepted(job, attempt)\n                self._ask_again(channel, job, attempt)\n",
+        "                self._accepted(job, attempt)\n",
     ),
     Mutant(
         "lost node not noticed",
@@ -107,8 +107,8 @@ MUTANTS: Final = (
     Mutant(
         "who failed is asked again at once",
         "coordinator.endings",
-        "            live.excluded[attempt.node_id] = now + self._settings.fault_pause_seconds\n",
-        "            pass\n",
+        "        live.excluded[attempt.node_id] = clock.monotonic() + self._settings.fault_pause_seconds\n",
+        "",
     ),
     Mutant(
         "exclude list ignored",
@@ -137,8 +137,8 @@ MUTANTS: Final = (
     Mutant(
         "queued twice",
         "coordinator.reservations",
-        '        if job is None or job.state != "queued":\n            return None\n        choice',
-        "        if job is None:\n            return None\n        choice",
+        '        if job is None or job.state != "queued" or wanted.job_id not in standings:\n',
+        "        if job is None or wanted.job_id not in standings:\n",
     ),
     Mutant(
         "memory of a new slot not reserved",
@@ -149,8 +149,8 @@ MUTANTS: Final = (
     Mutant(
         "hold never voided",
         "coordinator.settlement",
-        "if job.hold_id is not None else ()",
-        "if job.hold_id is not None and charged_umlx else ()",
+        "        if self._job.hold_id is not None:\n",
+        "        if self._job.hold_id is not None and self._settlement.charge_umlx:\n",
     ),
     Mutant(
         "ended job ended again",
@@ -161,14 +161,38 @@ MUTANTS: Final = (
     Mutant(
         "lost attempt not paid",
         "coordinator.endings",
-        "delivered_tokens=len(attempt.received) if attempt.is_proven else 0",
-        "delivered_tokens=len(attempt.received) if state == 'done' else 0",
+        "            delivered_tokens=len(attempt.received),\n",
+        "            delivered_tokens=len(attempt.received) if state == 'done' else 0,\n",
     ),
     Mutant(
         "recovery forgets running jobs",
         "coordinator.recovery",
-        '.where(Job.state.in_(("queued", "running")))',
-        '.where(Job.state.in_(("queued",)))',
+        '            .where(Job.state == "running")\n',
+        '            .where(Job.state == "lost")\n',
+    ),
+    Mutant(
+        "recovery counts delivered tokens anew",
+        "coordinator.recovery",
+        "        received=live.tokens_of(fence),\n",
+        "        received=0,\n",
+    ),
+    Mutant(
+        "prefix not stored",
+        "coordinator.live",
+        "    def restore(self, prefix: Prefix) -> None:\n",
+        "    def restore(self, prefix: Prefix) -> None:\n        return\n\n    def restore_all(self, prefix: Prefix) -> None:\n",
+    ),
+    Mutant(
+        "queued again under a newer attempt",
+        "coordinator.settlement",
+        " or job.fence != end.fence",
+        "",
+    ),
+    Mutant(
+        "reservation of unknown fate forgotten",
+        "coordinator.dispatch",
+        "                    self._endings.requeue_unsent(live)\n",
+        "",
     ),
     Mutant(
         "idempotency key not looked up",

@@ -45,6 +45,7 @@ Lie = Literal[
     "newer_fence",
     "replay",  # says again what it said long ago
     "unknown_job",
+    "foreign_job",  # sends tokens of a job that another node has
     "gap",  # leaves out a chunk
     "malformed",
     "cancels",  # says that it was cancelled
@@ -152,7 +153,7 @@ def make(seed: int) -> Scenario:
 
 
 def _node(draws: Random, index: int) -> NodeSpec:
-    tells_lies = draws.random() < 0.2
+    tells_lies = draws.random() < 0.35
     return NodeSpec(
         index=index,
         lent_bytes=draws.choice((1, 2, 4, 12)) * GIB,

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -19,6 +20,7 @@ from coordinator import clock
 from coordinator.accounts.service import create_account, create_key
 from coordinator.db import Database, make_engine, migrate
 from coordinator.nodes.service import EnrolmentRequest, approve, start_enrolment
+from coordinator.policy.local_operators import ensure_local_budgets
 from coordinator.settings import Settings
 from node_agent.protocol import messages as wire
 from node_agent.protocol.ids import node_id_of
@@ -65,8 +67,10 @@ class Storage:
         self.settings: Final = Settings(home=self.home, public_url=ORIGIN)
         migrate(self.engine)
         database = Database(self.engine)
-        fixed = clock.Sources(wall_ns=lambda: WALL_START_NS)
+        # Ids of accounts, too, are the same in every process.
+        fixed = clock.Sources(wall_ns=lambda: WALL_START_NS, random_bytes=Random(0).randbytes)
         with clock.replaced_by(fixed), database.write() as session:
+            _ = ensure_local_budgets(session, self.home, now_us=clock.wall_us())
             self.submitters: Final = [_make_submitter(session, n) for n in range(SUBMITTERS)]
             self.nodes: Final = [_make_node(session, n, self.settings) for n in range(NODES_MAX)]
         self.engine.dispose()

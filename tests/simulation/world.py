@@ -19,7 +19,7 @@ from tests.simulation.loop import START_SECONDS, StuckError, VirtualLoop, runnin
 from tests.simulation.macs import Mac
 from tests.simulation.mishaps import Mishap
 from tests.simulation.model import CARDS
-from tests.simulation.oracle import FINAL_JOB, Oracle
+from tests.simulation.oracle import FINAL_JOB, LIVE_ATTEMPT, Oracle
 from tests.simulation.process import DATABASE_ERRORS, Coordinator, substitutes
 from tests.simulation.scenario import FALSE_CONTENT, Fault, Scenario
 from tests.simulation.sockets import CLOSE_ERROR, CLOSE_NORMAL, Socket
@@ -147,6 +147,14 @@ class World:
         self._sockets.append(socket)
         _ = self.loop.start(_serve_socket(socket), life)
         return socket
+
+    def attempts_elsewhere(self, mac: Mac) -> list[tuple[str, int]]:
+        """Job and fence of attempts that run on other Macs."""
+        return [
+            key
+            for key, attempt in self.oracle.attempts.items()
+            if attempt.node_id != mac.node_id and attempt.state in LIVE_ATTEMPT
+        ]
 
     def refused(self, mac: Mac, code: int) -> None:
         """The real agent ends when it is refused; a liar's owner starts it again."""
