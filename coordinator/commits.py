@@ -1,8 +1,12 @@
 """Group commit: writes that come at the same time share one transaction.
 
 A durable commit costs the same for one job as for a hundred. On the two hot paths, submit and
-end, each request hands in a `Write`; one thread a process runs what has gathered as one
-transaction and answers each by value. There is no timer: batches grow by themselves under load.
+end, each request hands in a `Write`; a thread runs what has gathered as one transaction and
+answers each by value. There is no timer: batches grow by themselves under load.
+
+On PostgreSQL there are two such threads. They take turns at deciding, and one decides while the
+other waits for its commit. The ledger's chain row keeps their order; a batch that fails takes
+nothing from the one behind it, which reads only when that row is free.
 
 A `Write` reads what it needs under lock, refuses by raising `Refused` *before it changes
 anything*, and returns its value with the ledger commands that belong to it. The commands of all
@@ -35,6 +39,7 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 WRITES_MAX: Final = 200  # a batch stays well under a tenth of a second
+THREADS: Final = 2  # on PostgreSQL
 STOP_SECONDS_MAX: Final = 30.0
 
 
@@ -116,8 +121,23 @@ class _Waiting:
     answer: _ThreadAnswer | _LoopAnswer
 
 
+class _Turn:
+    """The right to gather and decide, of one thread at a time. Waits for it."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock: Final = lock
+        self._is_over = False
+        lock.acquire()
+
+    def end(self) -> None:
+        """Let the other thread begin; does nothing the second time."""
+        if not self._is_over:
+            self._is_over = True
+            self._lock.release()
+
+
 class GroupCommit:
-    """The writer thread of one process. Thread safe.
+    """The writer threads of one process. Thread safe.
 
     Without a thread (simulation) `commit_waiting` does its work.
     """
@@ -128,11 +148,18 @@ class GroupCommit:
         self._waiting: Final[queue.SimpleQueue[_Waiting | None]] = queue.SimpleQueue()
         self._lock: Final = threading.Lock()
         self._is_stopped = False
-        self._thread: Final = threading.Thread(target=self._run, name="commits", daemon=True)
-        if has_thread:
-            self._thread.start()
+        self._gathering: Final = threading.Lock()
+        self._turn: Final = threading.Lock()
         self.batches = 0
         self.writes = 0
+        # SQLite has one writer at a time; a second thread would only wait for its file.
+        count = THREADS if database.engine.dialect.name == "postgresql" else 1
+        self._threads: Final = [
+            threading.Thread(target=self._run, name=f"commits-{number}", daemon=True)
+            for number in range(count if has_thread else 0)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, write: Write[T]) -> Future[T]:
         """Hand in a write. The future ends after the commit, with the value, with the error of a
@@ -166,19 +193,22 @@ class GroupCommit:
             if not self._is_stopped:
                 self._is_stopped = True
                 self._waiting.put(None)
-        if self._thread.is_alive():
-            self._thread.join(STOP_SECONDS_MAX)
+        for thread in self._threads:
+            thread.join(STOP_SECONDS_MAX)
 
-    # -- the thread ------------------------------------------------------------------------------
+    # -- the threads -----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        is_open = True
-        while is_open:
-            first = self._waiting.get()
-            if first is None:
-                return
-            batch, is_open = self._gather(first)
-            self._commit(batch)
+        while True:
+            with self._gathering:
+                first = self._waiting.get()
+                if first is None:
+                    # The other thread ends by it, too.
+                    self._waiting.put(None)
+                    return
+                turn = _Turn(self._turn)
+                batch = self._gather(first)
+            self._commit(batch, turn)
 
     def commit_waiting(self) -> None:
         """Commit what was handed in, in batches, here and now. Blocking."""
@@ -188,10 +218,10 @@ class GroupCommit:
             except queue.Empty:
                 return
             if first is not None:
-                self._commit(self._gather(first)[0])
+                self._commit(self._gather(first), _Turn(self._turn))
 
-    def _gather(self, first: _Waiting) -> tuple[list[_Waiting], bool]:
-        """What waits already, and whether the writer goes on after it."""
+    def _gather(self, first: _Waiting) -> list[_Waiting]:
+        """What waits already."""
         batch = [first]
         while len(batch) < self._writes_max:
             try:
@@ -199,28 +229,30 @@ class GroupCommit:
             except queue.Empty:
                 break
             if following is None:
-                return batch, False
+                self._waiting.put(None)
+                break
             batch.append(following)
-        return batch, True
+        return batch
 
-    def _commit(self, batch: Sequence[_Waiting]) -> None:
+    def _commit(self, batch: Sequence[_Waiting], turn: _Turn) -> None:
         self.batches += 1
         self.writes += len(batch)
         try:
-            results = self._try(batch)
+            results = self._try(batch, turn)
         except Exception as error:  # noqa: BLE001
+            turn.end()
             if len(batch) == 1:
                 _answer([(batch[0].answer, _Failed(error))])
                 return
             log.info("batch_undone", writes=len(batch), error=type(error).__name__)
             for waiting in batch:
-                self._commit([waiting])
+                self._commit([waiting], _Turn(self._turn))
             return
         _answer([(waiting.answer, result) for waiting, result in zip(batch, results, strict=True)])
 
-    def _try(self, batch: Sequence[_Waiting]) -> list[Any]:
-        """One transaction for the whole batch: a value or `_Failed` for each write. Raises whatever
-        undoes it."""
+    def _try(self, batch: Sequence[_Waiting], turn: _Turn) -> list[Any]:
+        """One transaction for the whole batch: a value or `_Failed` for each write. Ends the turn
+        when nothing is left but to commit. Raises whatever undoes the batch."""
         results: list[Any] = []
         commands: list[Command] = []
         refusable: dict[UUID, OnRefusal] = {}
@@ -234,16 +266,33 @@ class GroupCommit:
                 results.append(written.value)
                 commands.extend(written.commands)
                 refusable.update(written.refusable)
+            session.flush()
             if commands:
-                session.flush()
-                for start in range(0, len(commands), book.MAX_COMMANDS):
-                    part = commands[start : start + book.MAX_COMMANDS]
-                    for outcome in book.apply(session.connection(), part):
-                        if isinstance(outcome, Rejected) and outcome.id in refusable:
-                            refusable[outcome.id](session)
-                        elif not isinstance(outcome, Applied):
-                            raise LedgerRefusedError(outcome)
+                with book.journeys(session.connection()) as commit:
+                    refused = _hand_over(session, commands, refusable)
+                    if not refused:
+                        turn.end()
+                        commit()
+                for on_refusal in refused:
+                    on_refusal(session)
+                    session.flush()
+            turn.end()
         return results
+
+
+def _hand_over(
+    session: Session, commands: Sequence[Command], refusable: Mapping[UUID, OnRefusal]
+) -> list[OnRefusal]:
+    """Let the ledger carry out the commands; what is to be written about those that it refused and
+    may refuse. Raises `LedgerRefusedError` for any other that it refused."""
+    refused: list[OnRefusal] = []
+    for start in range(0, len(commands), book.MAX_COMMANDS):
+        for outcome in book.apply(session.connection(), commands[start : start + book.MAX_COMMANDS]):
+            if isinstance(outcome, Rejected) and outcome.id in refusable:
+                refused.append(refusable[outcome.id])
+            elif not isinstance(outcome, Applied):
+                raise LedgerRefusedError(outcome)
+    return refused
 
 
 def _answer(results: Sequence[tuple[_ThreadAnswer | _LoopAnswer, Any]]) -> None:

@@ -225,13 +225,22 @@ _AWAY_STATES: Final = frozenset({"57P01", "57P02", "57P03", "53300", "3D000", "2
 def _explain_error(context: ExceptionContext) -> Exception | None:
     """Turn the driver's operational errors into ours; others stay what SQLAlchemy makes of them."""
     error = context.original_exception
-    where = (
-        context.engine.url.render_as_string(hide_password=True)
-        if context.engine is not None
-        else "DATABASE_URL"
-    )
+    url = context.engine.url if context.engine is not None else None
+    is_connecting = context.connection is None and getattr(error, "sqlstate", None) is None
+    return _explanation(error, url, is_lost=context.is_disconnect or is_connecting)
+
+
+def _explain_driver_error(error: Exception, engine: Engine) -> Exception | None:
+    """The same for what did not pass through SQLAlchemy (the ledger's hot statements do not)."""
+    if not isinstance(error, engine.dialect.loaded_dbapi.Error):
+        return None
+    return _explanation(error, engine.url, is_lost=engine.dialect.is_disconnect(error, None, None))
+
+
+def _explanation(error: BaseException, url: URL | None, *, is_lost: bool) -> Exception | None:
+    where = "DATABASE_URL" if url is None else url.render_as_string(hide_password=True)
     state = getattr(error, "sqlstate", None)
-    words = str(error) if context.dialect.name == "sqlite" else ""
+    words = str(error) if url is not None and url.get_backend_name() == "sqlite" else ""
     if state in _FULL_STATES or "disk is full" in words:
         return DatabaseFull(f"the database {where} has no space left; free some disk space")
     if state in _BUSY_STATES or "database is locked" in words or "database table is locked" in words:
@@ -240,10 +249,12 @@ def _explain_error(context: ExceptionContext) -> Exception | None:
         )
     if state in _AWAY_STATES or "unable to open database file" in words or "disk I/O error" in words:
         return DatabaseUnavailable(_away_message(where))
-    is_lost = context.is_disconnect or (
-        context.connection is None and isinstance(error, Exception) and state is None
-    )
-    if is_lost and type(error).__name__ in {"OperationalError", "ConnectionTimeout", "InterfaceError"}:
+    if is_lost and type(error).__name__ in {
+        "OperationalError",
+        "ConnectionTimeout",
+        "InterfaceError",
+        "AdminShutdown",
+    }:
         return DatabaseUnavailable(_away_message(where))
     return None
 
@@ -272,7 +283,13 @@ class Database:
         Raises DatabaseBusy, DatabaseFull or DatabaseUnavailable; nothing is then written.
         """
         with self._writer.begin() as session:
-            yield session
+            try:
+                yield session
+            except Exception as error:
+                explained = _explain_driver_error(error, self.engine)
+                if explained is None:
+                    raise
+                raise explained from error
 
     @contextmanager
     def read(self) -> Generator[Session]:

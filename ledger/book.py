@@ -7,11 +7,12 @@ row stays locked until the commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Final, cast
 from uuid import UUID
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ledger import models, store_postgresql, store_sqlite
@@ -37,7 +38,7 @@ from ledger.commands import (
     account_kind,
 )
 from ledger.rules import Refusal, Sheet, decide
-from ledger.store import Changes, NewEntry, NewHold, OldEntry, Store, Stored, clock_us
+from ledger.store import Changes, NewEntry, NewHold, OldEntry, Store, Wanted
 
 MAX_COMMANDS: Final = 500
 POSTED: Final = "posted"
@@ -85,23 +86,33 @@ def apply(connection: Connection, commands: Sequence[Command], *, now_us: int | 
         raise ValueError(f"at most {MAX_COMMANDS} commands at once; split the batch")
     if not commands:
         return []
-    tip = connection.execute(
-        select(models.chain, clock_us(connection)).where(models.chain.c.id == 1).with_for_update()
-    ).one_or_none()
-    if tip is None:
-        raise LedgerDamaged("the chain row is missing; run the migrations")
-    if now_us is None:
-        now_us = cast("int", tip[-1])
     store: Store = store_postgresql if connection.dialect.name == "postgresql" else store_sqlite
-    stored = _read(store, connection, commands)
+    found = store.lock_and_read(connection, _wanted(commands))
+    if found is None:
+        raise LedgerDamaged("the chain row is missing; run the migrations")
+    tip, stored = found
+    if now_us is None:
+        now_us = tip.clock_us
     answers = {old.id: (old.request_digest, _answer_of(old)) for old in stored.answered}
     sheet = Sheet(stored.accounts, stored.holds)
     batch = _Batch(sheet, answers, seq=tip.seq, head=tip.head, recorded_us=max(now_us, tip.recorded_us))
     outcomes = [batch.answer(command, now_us) for command in commands]
     changes = batch.changes(old_seq=tip.seq)
-    if changes.journal and not store.write(connection, changes):
-        raise LedgerDamaged("the chain row changed under its lock")
+    if changes.journal:
+        store.write(connection, changes)
     return outcomes
+
+
+def journeys(connection: Connection) -> AbstractContextManager[Callable[[], None]]:
+    """A block in which `apply` shares its journeys to the server, as far as the database is one.
+
+    It yields a function to be called last in it, if all went well: that commits in the journey of
+    the writing. A commit of the caller is needed all the same, and costs nothing then. Nothing but
+    `apply` may use the connection in the block. Errors of the writing may come only at its end, and
+    as those of the driver.
+    """
+    store: Store = store_postgresql if connection.dialect.name == "postgresql" else store_sqlite
+    return store.journeys(connection)
 
 
 class _Batch:
@@ -215,14 +226,14 @@ def _answer_of(old: OldEntry) -> Outcome:
     )
 
 
-def _read(store: Store, connection: Connection, commands: Sequence[Command]) -> Stored:
+def _wanted(commands: Sequence[Command]) -> Wanted:
     hold_ids = {
         command.hold_id
         for command in commands
         if isinstance(command, Capture | VoidHold | ExpireHold | Refund)
     }
     names = {name for command in commands for name in _accounts_named(command)}
-    return store.read(connection, [command.id for command in commands], sorted(hold_ids), sorted(names))
+    return Wanted([command.id for command in commands], sorted(hold_ids), sorted(names))
 
 
 def _accounts_named(command: Command) -> set[str]:

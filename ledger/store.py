@@ -6,15 +6,20 @@ These are the types, and which of the two databases is asked: `ledger.store_post
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, literal, literal_column
+from sqlalchemy import Connection
 
 from ledger.chain import Entry
 from ledger.rules import Account, Hold
+
+
+class ChainMoved(Exception):
+    """The chain row is not where it was when it was locked: the books are damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,25 @@ class NewHold:
     opened_us: int
 
 
+@dataclass(frozen=True, slots=True)
+class Tip:
+    """The chain row, and the database's clock (UTC microseconds) when it was locked."""
+
+    seq: int
+    head: bytes
+    recorded_us: int
+    clock_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a batch names: ids of commands, of holds, of accounts."""
+
+    ids: list[UUID]
+    hold_ids: list[UUID]
+    account_ids: list[str]
+
+
 @dataclass(frozen=True)
 class Stored:
     """What was found: entries answered before, and the holds and accounts that a batch names."""
@@ -70,21 +94,19 @@ class Changes:
 
 
 class Store(Protocol):
-    """One of the two databases. The chain row must be locked: that keeps everything as it is."""
+    """One of the two databases."""
 
-    def read(
-        self, connection: Connection, ids: list[UUID], hold_ids: list[UUID], account_ids: list[str]
-    ) -> Stored:
-        """The entries with these ids, these holds, these accounts and the holds' accounts."""
+    def lock_and_read(self, connection: Connection, wanted: Wanted) -> tuple[Tip, Stored] | None:
+        """Lock the chain row, which keeps everything as it is until the transaction ends, and *then*
+        read the entries with these ids, these holds, these accounts and the holds' accounts. None
+        if there is no chain row."""
         ...
 
-    def write(self, connection: Connection, changes: Changes) -> bool:
-        """Write a batch. False if the chain row is not where it was: then nothing may be kept."""
+    def write(self, connection: Connection, changes: Changes) -> None:
+        """Write a batch. Raises `ChainMoved` or a database error if the chain row is not where it
+        was; inside of a pipeline only the commit does, and nothing is then kept."""
         ...
 
-
-def clock_us(connection: Connection) -> ColumnElement[int]:
-    """The database's clock in UTC microseconds (SQLite has none of its own: this machine's)."""
-    if connection.dialect.name == "postgresql":
-        return literal_column("(extract(epoch FROM clock_timestamp()) * 1000000)::bigint", BigInteger)
-    return literal(time.time_ns() // 1000, BigInteger)
+    def journeys(self, connection: Connection, /) -> AbstractContextManager[Callable[[], None]]:
+        """As `ledger.book.journeys` says."""
+        ...

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 from uuid import UUID
 
@@ -9,7 +12,7 @@ from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from ledger import models
 from ledger.rules import Account, Hold
-from ledger.store import Changes, NewEntry, OldEntry, Stored
+from ledger.store import ChainMoved, Changes, NewEntry, OldEntry, Stored, Tip, Wanted
 
 _ENTRY_COLUMNS: Final = (
     "seq",
@@ -23,6 +26,7 @@ _ENTRY_COLUMNS: Final = (
     "available_umlx",
 )
 _HOLD_COLUMNS: Final = ("account_id", "amount_umlx", "state", "expires_us", "captured_umlx", "refunded_umlx")
+_TIP: Final = select(models.chain).where(models.chain.c.id == 1)
 _ANSWER: Final = (
     models.journal.c.id,
     models.journal.c.request_digest,
@@ -48,16 +52,30 @@ _SET_HOLD: Final = (
 )
 
 
-def read(connection: Connection, ids: list[UUID], hold_ids: list[UUID], account_ids: list[str]) -> Stored:
-    """As `ledger.store.Store` says."""
-    rows = connection.execute(select(*_ANSWER).where(models.journal.c.id.in_(ids)))
+def lock_and_read(connection: Connection, wanted: Wanted) -> tuple[Tip, Stored] | None:
+    """As `ledger.store.Store` says; the transaction itself holds the only lock that SQLite has."""
+    tip = connection.execute(_TIP).one_or_none()
+    if tip is None:
+        return None
+    # SQLite has no clock of its own: this machine's.
+    return Tip(tip.seq, tip.head, tip.recorded_us, time.time_ns() // 1000), _read(connection, wanted)
+
+
+def journeys(_connection: Connection) -> AbstractContextManager[Callable[[], None]]:
+    """As `ledger.store.Store` says; there are none, so the caller's commit is the only one."""
+    return nullcontext(lambda: None)
+
+
+def _read(connection: Connection, wanted: Wanted) -> Stored:
+    rows = connection.execute(select(*_ANSWER).where(models.journal.c.id.in_(wanted.ids)))
     answered = [OldEntry(*row) for row in rows]
     holds: dict[UUID, Hold] = {}
-    if hold_ids:
+    if wanted.hold_ids:
         columns = models.holds.c
-        query = select(columns.id, *(columns[name] for name in _HOLD_COLUMNS)).where(columns.id.in_(hold_ids))
-        holds = {row.id: _hold_of(row) for row in connection.execute(query)}
-    names = sorted({*account_ids, *(hold.account_id for hold in holds.values())})
+        query = select(columns.id, *(columns[name] for name in _HOLD_COLUMNS))
+        rows = connection.execute(query.where(columns.id.in_(wanted.hold_ids)))
+        holds = {row.id: _hold_of(row) for row in rows}
+    names = sorted({*wanted.account_ids, *(hold.account_id for hold in holds.values())})
     found = connection.execute(select(models.accounts).where(models.accounts.c.id.in_(names)))
     accounts = {row.id: Account(row.floor_umlx, row.posted_umlx, row.held_umlx) for row in found}
     return Stored(answered, holds, accounts)
@@ -69,7 +87,7 @@ def _hold_of(row: Row[Any]) -> Hold:
     )
 
 
-def write(connection: Connection, changes: Changes) -> bool:
+def write(connection: Connection, changes: Changes) -> None:
     """As `ledger.store.Store` says."""
     last = changes.journal[-1]
     moved = connection.execute(
@@ -78,7 +96,7 @@ def write(connection: Connection, changes: Changes) -> bool:
         .values(seq=last.entry.seq, head=last.head, recorded_us=last.entry.recorded_us)
     )
     if moved.rowcount != 1:
-        return False
+        raise ChainMoved("ledger_chain moved under its lock")
     connection.execute(insert(models.journal), [_entry_row(new) for new in changes.journal])
     postings = [
         {"seq": new.entry.seq, "leg": leg, "account_id": account_id, "amount_umlx": amount_umlx}
@@ -94,7 +112,6 @@ def write(connection: Connection, changes: Changes) -> bool:
     ]
     if accounts:
         connection.execute(_SET_ACCOUNT, accounts)
-    return True
 
 
 def _entry_row(new: NewEntry) -> dict[str, Any]:

@@ -8,15 +8,16 @@ from concurrent.futures import Future
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from coordinator.accounts.models import Account
 from coordinator.commits import GroupCommit, LedgerRefusedError, Refused, Write, Written
-from coordinator.db import Database
-from ledger import book, statements
-from ledger.commands import Mint, Transfer
+from coordinator.db import Database, DatabaseBusy, DatabaseUnavailable
+from ledger import book, models, statements
+from ledger.commands import Capture, Command, Mint, OpenHold, Transfer
+from ledger.drift import Drift
 
 
 class Gate:
@@ -195,3 +196,125 @@ def test_a_loop_that_has_closed_stops_nobody_else(database: Database, commits: G
     assert stays.result(10) == "stays"
     assert commits.write(add_account("later")) == "later"
     assert names(database) == {"gone", "stays", "later"}
+
+
+def open_books(database: Database, *account_ids: str, amount_umlx: int = 10**9) -> None:
+    mints = [Mint(id=uuid4(), account_id=name, amount_umlx=amount_umlx) for name in account_ids]
+    with database.write() as session:
+        book.ensure_accounts(session.connection(), account_ids, now_us=1)
+        book.apply(session.connection(), mints, now_us=1)
+
+
+def only(*commands: Command) -> Write[None]:
+    return lambda _session: Written(None, commands)
+
+
+def drifts(database: Database) -> list[Drift]:
+    with database.read() as session:
+        return statements.reconcile(session.connection())
+
+
+def test_two_writers_at_once_keep_one_chain(database: Database, commits: GroupCommit) -> None:
+    """As two processes would; each of them has two batches under way where the database allows it."""
+    open_books(database, "user:a", "user:b")
+    other = GroupCommit(database)
+    answers: list[Future[None]] = []
+    for index in range(200):
+        hold = OpenHold(id=uuid4(), account_id="user:a", amount_umlx=5, expires_us=2**60)
+        capture = Capture(id=uuid4(), hold_id=hold.id, pays=(("user:b", 2), ("fee", 1)))
+        answers.append((commits, other)[index % 2].submit(only(hold, capture)))
+    for answer in answers:
+        answer.result(60)
+    other.stop()
+    with database.read() as session:
+        balance = statements.balance(session.connection(), "user:b")
+    assert balance is not None
+    assert balance.posted_umlx == 10**9 + 400
+    assert drifts(database) == []
+
+
+def test_a_hold_of_one_batch_is_captured_in_the_next(database: Database, commits: GroupCommit) -> None:
+    """The next batch begins before the first is committed, and must see what it left all the same."""
+    open_books(database, "user:a", "user:b")
+    holds = [OpenHold(id=uuid4(), account_id="user:a", amount_umlx=5, expires_us=2**60) for _ in range(50)]
+    answers: list[Future[None]] = []
+    for hold in holds:
+        answers.append(commits.submit(only(hold)))
+        answers.append(commits.submit(only(Capture(id=uuid4(), hold_id=hold.id, pays=(("user:b", 5),)))))
+    for answer in answers:
+        answer.result(60)
+    assert drifts(database) == []
+
+
+def test_a_batch_of_megabytes_is_sent(database: Database, commits: GroupCommit) -> None:
+    """More than a socket takes at once: the driver must not wait for an answer to what it kept."""
+    payees = [f"user:{'x' * 90}{index}" for index in range(256)]
+    open_books(database, "user:a", *payees)
+    gate = Gate(commits)
+    answers: list[Future[None]] = []
+    for _ in range(40):
+        hold = OpenHold(id=uuid4(), account_id="user:a", amount_umlx=256, expires_us=2**60)
+        capture = Capture(id=uuid4(), hold_id=hold.id, pays=tuple((name, 1) for name in payees))
+        answers.append(commits.submit(only(hold, capture)))
+    gate.open()
+    for answer in answers:
+        answer.result(60)
+    assert commits.batches == 2
+    assert drifts(database) == []
+
+
+def test_nothing_is_kept_of_a_batch_that_the_books_do_not_take(
+    database: Database, commits: GroupCommit
+) -> None:
+    """The writing and the commit travel together on PostgreSQL; a failure of one must stop the other."""
+    open_books(database, "user:a", "user:b")
+    with database.write() as session:
+        session.execute(update(models.chain).values(seq=models.chain.c.seq - 1))
+    pay = Transfer(id=uuid4(), source="user:a", target="user:b", amount_umlx=1)
+
+    def write(session: Session) -> Written[str]:
+        return Written(add_account("x")(session).value, (pay,))
+
+    with pytest.raises(Exception, match=r"duplicate key|UNIQUE"):
+        _ = commits.write(write)
+    assert names(database) == set()
+    with database.write() as session:
+        session.execute(update(models.chain).values(seq=models.chain.c.seq + 1))
+    assert commits.write(write) == "x"
+    assert drifts(database) == []
+
+
+def test_a_lost_connection_is_named_and_replaced(database: Database, commits: GroupCommit) -> None:
+    if database.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite has no server")
+    open_books(database, "user:a", "user:b")
+    pay = Transfer(id=uuid4(), source="user:a", target="user:b", amount_umlx=1)
+
+    def hang_up(session: Session) -> Written[None]:
+        pid = session.scalar(text("SELECT pg_backend_pid()"))
+        with database.write() as other:
+            other.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+        return Written(None, (pay,))
+
+    with pytest.raises(DatabaseUnavailable, match="cannot reach"):
+        commits.write(hang_up)
+    commits.write(only(pay))
+    assert drifts(database) == []
+
+
+def test_a_chain_that_stays_locked_makes_the_database_busy(database: Database, commits: GroupCommit) -> None:
+    if database.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite has no row locks")
+    open_books(database, "user:a", "user:b")
+    pay = Transfer(id=uuid4(), source="user:a", target="user:b", amount_umlx=1)
+
+    def impatient(session: Session) -> Written[None]:
+        session.execute(text("SET LOCAL lock_timeout = '50ms'"))
+        return Written(None, (pay,))
+
+    with database.write() as session:
+        session.execute(select(models.chain).with_for_update())
+        with pytest.raises(DatabaseBusy):
+            commits.write(impatient)
+    commits.write(only(pay))
+    assert drifts(database) == []

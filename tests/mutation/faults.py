@@ -20,6 +20,8 @@ VERIFY_RULES: Final = "tests/unit/ledger/test_verify.py -k 'not disk and not eve
 BOOK: Final = "tests/integration/test_ledger.py -k sqlite"
 NEW_BOOK: Final = "tests/integration/ledger/test_book.py -k sqlite"
 TREE: Final = "tests/integration/ledger/test_tree.py -k 'sqlite and not second_height'"
+STORE: Final = "tests/integration/ledger/test_store.py -k postgresql"
+COMMITS: Final = "tests/integration/test_commits.py -k 'postgresql and megabytes'"
 POSTGRESQL: Final = "tests/integration/test_ledger.py -k 'postgresql and threads'"
 
 
@@ -203,10 +205,24 @@ KNOWN: Final = (
     ),
     Fault(
         "chain row not locked",
-        "ledger/book.py",
-        "        select(models.chain, clock_us(connection)).where(models.chain.c.id == 1).with_for_update()\n",
-        "        select(models.chain, clock_us(connection)).where(models.chain.c.id == 1)\n",
+        "ledger/store_postgresql.py",
+        "FROM ledger_chain WHERE id = 1 FOR UPDATE",
+        "FROM ledger_chain WHERE id = 1",
         POSTGRESQL,
+    ),
+    Fault(
+        "a moved chain is committed",
+        "ledger/store_postgresql.py",
+        "WHEN 1 THEN '1' ELSE",
+        "WHEN 1 THEN '1' WHEN 0 THEN '0' ELSE",
+        STORE,
+    ),
+    Fault(
+        "driver waits for an answer to what it kept",
+        "ledger/store_postgresql.py",
+        "    while pgconn.flush():\n",
+        "    while False:\n",
+        COMMITS,
     ),
     Fault(
         "BEGIN instead of BEGIN IMMEDIATE",

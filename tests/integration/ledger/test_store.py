@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID, uuid4
 
 import pytest
+from sqlalchemy import Connection
 
 from coordinator.db import Database, database_now_us
-from ledger import book, journal, statements, store_postgresql
+from ledger import book, journal, statements, store_postgresql, store_sqlite
 from ledger.commands import Applied, Capture, Command, Mint, OpenHold, Record, Rejected, Transfer
 from ledger.limits import MAX_AMOUNT_UMLX
+from ledger.store import Changes
 
 AWKWARD = (
     "",
@@ -79,6 +82,27 @@ def test_without_a_time_the_databases_clock_is_taken(database: Database) -> None
 def answer_us(answer: book.Outcome) -> int:
     assert isinstance(answer, Applied)
     return answer.recorded_us
+
+
+def test_a_chain_that_moved_under_its_lock_is_not_written(database: Database) -> None:
+    """Nobody can move it; if the books are damaged, nothing is added to them."""
+    connection_of = database.engine.begin
+    record = Record(id=uuid4(), subject="node_key:n", content_sha256="0" * 64)
+    store = store_postgresql if database.engine.dialect.name == "postgresql" else store_sqlite
+    found: list[Changes] = []
+
+    def keep(_connection: Connection, changes: Changes) -> None:
+        found.append(changes)
+
+    with pytest.MonkeyPatch.context() as patch, connection_of() as connection:
+        patch.setattr(store, "write", keep)
+        book.apply(connection, [record])
+    (changes,) = found
+    with pytest.raises(Exception, match="moved under its lock"), connection_of() as connection:
+        store.write(connection, replace(changes, old_seq=changes.old_seq + 1))
+    with database.read() as session:
+        assert journal.page(session.connection(), 1, 9) == []
+        assert statements.reconcile(session.connection()) == []
 
 
 @pytest.mark.parametrize(
