@@ -140,7 +140,7 @@ class Submitter(threading.Thread):
             call = self._http.stream(
                 "POST",
                 "/v1/completions",
-                json=request_of(one.body) | {"stream": True},
+                json=request_of(one.body) | {"stream": True, "stream_options": {"include_usage": True}},
                 headers={"Idempotency-Key": one.key},
             )
         else:
@@ -157,12 +157,14 @@ class Submitter(threading.Thread):
         seen_at, is_cancelled = time.monotonic(), False
         for event_id, data in _events(response.iter_lines()):
             if data == "[DONE]":
-                one.is_whole, one.tokens = one.error is None, one.last_id
+                one.is_whole = one.error is None
                 return
             event: dict[str, Any] = json.loads(data)
             if "error" in event:
                 one.error = str(event["error"]["code"])
                 continue
+            if event.get("usage"):
+                one.tokens = event["usage"]["completion_tokens"]
             for choice in event["choices"]:
                 if choice.get("text"):
                     now = time.monotonic()
