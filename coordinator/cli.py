@@ -17,9 +17,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from coordinator.catalogue_cli import catalogue_app
 from coordinator.client import Client, ClientError, default_home, find_access
 from coordinator.ledger_cli import ledger_app
 from coordinator.operators_cli import operators_app
+from coordinator.placement_cli import placement_app
 from coordinator.policy_cli import budget_app, gifts_app, rates_app, voucher_app
 from coordinator.seats_cli import seats_app
 from coordinator.statements_cli import mlx, statements_app
@@ -48,6 +50,8 @@ app.add_typer(voucher_app, name="voucher")
 app.add_typer(budget_app, name="budget")
 app.add_typer(rates_app, name="rates")
 app.add_typer(operators_app, name="operators")
+app.add_typer(catalogue_app, name="catalogue")
+app.add_typer(placement_app)
 
 out = Console()
 err = Console(stderr=True)

@@ -15,6 +15,7 @@ from typing import cast
 
 from pydantic import ValidationError
 
+from node_agent.protocol.card_rules import RefusedModelError, check_names
 from node_agent.protocol.cards import (
     HubRepo,
     LocalFolder,
@@ -92,6 +93,11 @@ def read_card(path: Path) -> ModelCard | UnpinnedCard:
         first = error.errors(include_url=False)[0]
         field_name = ".".join(str(part) for part in first["loc"])
         raise CatalogueError(f"{path.name}: {field_name}: {first['msg']}") from None
+    if isinstance(card.source, (HubRepo, LocalFolder)):
+        try:
+            check_names(file.name for file in card.source.files)
+        except RefusedModelError as error:
+            raise CatalogueError(f"{path.name}: source.files: {error}") from None
     fault = size_fault(card)
     if fault is not None:
         raise CatalogueError(f"{path.name}: weights_bytes: {fault}")

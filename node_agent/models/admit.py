@@ -1,46 +1,31 @@
-"""What may lie in a model's folder: weights as safetensors, settings as JSON, never code."""
+"""Whether a folder is a model that may be loaded; the rules are those of the cards."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath
-from typing import Final, cast
+from pathlib import Path
+from typing import cast
 
-ALLOWED_SUFFIXES: Final = frozenset({".safetensors", ".json", ".jinja"})
-ALLOWED_NAMES: Final = frozenset({"tokenizer.model", "merges.txt", "vocab.txt"})
-# Keys of a config that make a loader import code that lies beside the weights.
-CODE_KEYS: Final = frozenset({"auto_map", "model_file", "custom_pipelines"})
-CONFIG_BYTES_MAX: Final = 4 * 1024**2
+from node_agent.protocol.card_rules import (
+    ALLOWED_NAMES,
+    ALLOWED_SUFFIXES,
+    CODE_KEYS,
+    CONFIG_BYTES_MAX,
+    RefusedModelError,
+    check_config,
+    check_names,
+)
 
-
-class RefusedModelError(ValueError):
-    """The model holds something that could run code or that no loader needs; says what."""
-
-
-def check_names(names: Iterable[str]) -> None:
-    """Raise `RefusedModelError` for the first name that is not of an allowed kind."""
-    for name in names:
-        path = PurePosixPath(name)
-        if len(path.parts) != 1 or name.startswith("."):
-            raise RefusedModelError(f"{name!r}: only plain file names are allowed")
-        if path.suffix not in ALLOWED_SUFFIXES and name not in ALLOWED_NAMES:
-            allowed = ", ".join(sorted(ALLOWED_SUFFIXES | ALLOWED_NAMES))
-            raise RefusedModelError(f"{name!r}: only {allowed} are allowed in a model")
-
-
-def check_config(config: object, name: str = "config.json") -> None:
-    """Raise `RefusedModelError` if a config, at any depth, asks a loader to run its own code."""
-    pending: list[object] = [config]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, Mapping):
-            table = cast("Mapping[str, object]", value)
-            for key in sorted(CODE_KEYS & table.keys()):
-                raise RefusedModelError(f"{name}: the key {key!r} would run code of the model")
-            pending.extend(table.values())
-        elif isinstance(value, list):
-            pending.extend(cast("list[object]", value))
+__all__ = [
+    "ALLOWED_NAMES",
+    "ALLOWED_SUFFIXES",
+    "CODE_KEYS",
+    "CONFIG_BYTES_MAX",
+    "RefusedModelError",
+    "check_config",
+    "check_folder",
+    "check_names",
+]
 
 
 def check_folder(folder: Path) -> None:
