@@ -20,6 +20,7 @@ from coordinator.policy.held import release_held_pay
 from coordinator.seats.credit import credit_missed_slots, credit_slots
 from coordinator.seats.fees import split_fees
 from coordinator.seats.service import grant_seats
+from coordinator.seats.standing_rows import drop_old_standing
 from coordinator.settings import Settings
 from ledger import book, checkpoints, statements, tree
 from ledger.commands import ExpireHold, settlement_id
@@ -133,6 +134,7 @@ SCHEDULE: Final = (
     Chore("grant_seats", _plain(grant_seats), 60.0),
     Chore("credit_slots", _plain(credit_slots), 60.0),
     Chore("credit_missed_slots", _plain(credit_missed_slots), 3600.0),
+    Chore("drop_old_standing", _plain(drop_old_standing), 3600.0),
     Chore("split_fees", _plain(split_fees), 600.0),
     Chore("top_up_pools", _plain(top_up_pools), 300.0),
     Chore("grant_first_hours", _plain(grant_first_hours), 300.0),

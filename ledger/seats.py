@@ -126,7 +126,10 @@ _SELF_TESTS: Final = Condition(
     lambda facts, card: len(_recent_bandwidths(facts, card)) >= card.seats.ultra_self_tests,
     lambda facts, _: f"{len(facts.warm_bandwidths_bytes_per_second)} warm self-tests",
     lambda _, card: f"{card.seats.ultra_self_tests} warm self-tests",
-    lambda _facts, _card: "Run `mlx-node doctor --self-test` while the Mac is warm.",
+    lambda _facts, _card: (
+        "Keep this Mac connected and idle: the network asks for three tests in the first hour, then for"
+        " one each six hours."
+    ),
 )
 _BANDWIDTH: Final = Condition(
     "measured_bandwidth",
@@ -138,7 +141,7 @@ _BANDWIDTH: Final = Condition(
     lambda facts, card: f"{_gb_per_second(min(_recent_bandwidths(facts, card), default=0))} in the slowest",
     lambda _, card: f"{_gb_per_second(card.seats.ultra_bandwidth_bytes_per_second)} in each",
     lambda _facts, _card: (
-        "Close what uses memory, cool the Mac and test again. Only Ultra chips reach this; with"
+        "Close what uses memory and cool the Mac; it is tested again within six hours. Only Ultra chips reach this; with"
         " another chip the dedicated seat is the highest."
     ),
 )

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ledger.ratecard import RateCard, Trust
+from ledger.ratecard import DAY_US, RateCard, Trust
 from node_agent.sizing.chips import all_chips, find_chip
 
 SELF_TESTS_COUNTED: Final = 3
+SELF_TEST_US: Final = 30 * DAY_US
+"""An older test says nothing any more; a Mac that was away for so long is tested when it is back."""
 
 
 def specified_bandwidth(hardware: Mapping[str, Any]) -> int:

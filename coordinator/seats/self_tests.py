@@ -16,9 +16,8 @@ from sqlalchemy.orm import Session
 
 from coordinator.ids import new_id
 from coordinator.nodes.channel import Channel, make_nonce
-from coordinator.seats.hardware import specified_bandwidth
+from coordinator.seats.hardware import SELF_TEST_US, specified_bandwidth
 from coordinator.seats.models import SelfTest
-from ledger.ratecard import DAY_US
 from node_agent.protocol import messages as wire
 
 log = structlog.get_logger()
@@ -136,7 +135,7 @@ def history_of(session: Session, node_ids: Sequence[str], now_us: int) -> dict[s
     """(tests of the last 30 days, seconds since the last) of each node."""
     rows = session.execute(
         select(SelfTest.node_id, func.count(), func.max(SelfTest.at_us))
-        .where(SelfTest.node_id.in_(node_ids), SelfTest.at_us > now_us - 30 * DAY_US)
+        .where(SelfTest.node_id.in_(node_ids), SelfTest.at_us > now_us - SELF_TEST_US)
         .group_by(SelfTest.node_id)
     )
     found: dict[str, tuple[int, float]] = dict.fromkeys(node_ids, (0, 0.0))

@@ -19,11 +19,12 @@ from coordinator.accounts.periods import Period
 from coordinator.db import Database
 from coordinator.nodes.models import Node
 from coordinator.policy.rate_cards import card_in_force
+from coordinator.seats.hardware import SELF_TEST_US
 from coordinator.seats.models import CreditedSlot, SelfTest
 from coordinator.seats.models import SeatTerm as SeatTermRow
-from coordinator.seats.terms import take_seat
+from coordinator.seats.terms import take_seat, terms_of
 from ledger.ratecard import SLOT_US, RateCard, Seat
-from ledger.seats import WEEK_US, SeatFacts, SeatTerm, granted_seat
+from ledger.seats import WEEK_US, SeatFacts, SeatTerm, granted_seat, seat_at
 from ledger.views import EarningRow
 
 SELF_TESTS_SHOWN: Final = 10
@@ -61,31 +62,43 @@ def ask_for_seat(session: Session, node: Node, wish: Wish, *, now_us: int) -> li
 
 def grant(session: Session, node: Node, card: RateCard, *, now_us: int) -> list[SeatTerm]:
     """Look at the node's seat anew; its terms."""
+    return take_seat(session, node, granted_to(session, node, card, now_us=now_us), now_us)
+
+
+def granted_to(session: Session, node: Node, card: RateCard, *, now_us: int) -> Seat:
+    """The highest seat, at most the wanted one, that the node comes to."""
     if node.revoked_us is not None:
-        return take_seat(session, node, "idle", now_us)
-    wanted: Seat = seat_named(node.wanted_seat)
+        return "idle"
     facts = seat_facts(session, node, now_us=now_us)
-    return take_seat(session, node, granted_seat(facts, wanted, card) or "idle", now_us)
+    return granted_seat(facts, seat_named(node.wanted_seat), card) or "idle"
 
 
 def grant_seats(database: Database) -> int:
-    """Look at every seat above idle anew, held or wanted. Returns how many are held."""
+    """Look at every seat above idle anew, held or wanted. Returns how many changed."""
     with database.read() as session:
-        held_now = select(SeatTermRow.node_id).where(
-            SeatTermRow.until_us.is_(None), SeatTermRow.seat != "idle"
-        )
-        wanted = or_(Node.wanted_seat != "idle", Node.seat != "idle", Node.id.in_(held_now))
-        node_ids = session.scalars(select(Node.id).where(wanted).order_by(Node.id)).all()
-    held = 0
+        changing = [node.id for node in _with_seats(session) if _changes(session, node, database)]
     # One by one: an owner's own request must not wait for all others.
-    for node_id in node_ids:
+    for node_id in changing:
         with database.write() as session:
             node = session.get(Node, node_id, with_for_update=True)
             if node is not None:
                 now_us = database.now_us(session)
                 _ = grant(session, node, card_in_force(session, now_us), now_us=now_us)
-                held += node.seat != "idle"
-    return held
+    return len(changing)
+
+
+def _with_seats(session: Session) -> Sequence[Node]:
+    held = select(SeatTermRow.node_id).where(SeatTermRow.until_us.is_(None), SeatTermRow.seat != "idle")
+    wanted = or_(Node.wanted_seat != "idle", Node.seat != "idle", Node.id.in_(held))
+    return session.scalars(select(Node).where(wanted).order_by(Node.id)).all()
+
+
+def _changes(session: Session, node: Node, database: Database) -> bool:
+    now_us = database.now_us(session)
+    terms = terms_of(session, [node.id]).get(node.id, [])
+    last = terms[-1].seat if terms else "idle"
+    seat = granted_to(session, node, card_in_force(session, now_us), now_us=now_us)
+    return seat != last or node.seat != seat_at(terms, now_us)
 
 
 def seat_facts(session: Session, node: Node, *, now_us: int) -> SeatFacts:
@@ -95,7 +108,7 @@ def seat_facts(session: Session, node: Node, *, now_us: int) -> SeatFacts:
         promised_days=node.promised_days,
         owner_may_interrupt=node.owner_may_interrupt,
         warm_bandwidths_bytes_per_second=tuple(
-            test.bandwidth_bytes_per_second for test in warm_tests(session, node.id)
+            test.bandwidth_bytes_per_second for test in warm_tests(session, node.id, now_us)
         ),
         installed_bytes=int(node.hardware["memory_bytes"]),
         lent_bytes=node.lent_bytes,
@@ -104,11 +117,15 @@ def seat_facts(session: Session, node: Node, *, now_us: int) -> SeatFacts:
     )
 
 
-def warm_tests(session: Session, node_id: str) -> list[SelfTest]:
-    """The latest warm self-tests of a node, newest last."""
+def warm_tests(session: Session, node_id: str, now_us: int) -> list[SelfTest]:
+    """The latest warm self-tests of a node that still count, newest last."""
     rows = session.scalars(
         select(SelfTest)
-        .where(SelfTest.node_id == node_id, SelfTest.is_warm.is_(True))
+        .where(
+            SelfTest.node_id == node_id,
+            SelfTest.is_warm.is_(True),
+            SelfTest.at_us >= now_us - SELF_TEST_US,
+        )
         .order_by(SelfTest.at_us.desc(), SelfTest.id.desc())
         .limit(SELF_TESTS_SHOWN)
     ).all()

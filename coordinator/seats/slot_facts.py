@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.jobs.models import Attempt
 from coordinator.nodes.models import Node
-from coordinator.seats.hardware import measured_bandwidth, specified_bandwidth, trust_of
+from coordinator.seats.hardware import SELF_TEST_US, measured_bandwidth, specified_bandwidth, trust_of
 from coordinator.seats.keeping import kept, present_of, windows_of
 from coordinator.seats.models import CreditedSlot, SelfTest, StandingTime
 from coordinator.seats.standing import SLOT_SECONDS
@@ -154,7 +154,7 @@ def _warm_tests(session: Session, node_ids: Sequence[str], until_us: int) -> dic
             SelfTest.node_id.in_(node_ids),
             SelfTest.is_warm.is_(True),
             SelfTest.at_us < until_us,
-            SelfTest.at_us >= until_us - 30 * DAY_US,
+            SelfTest.at_us >= until_us - SELF_TEST_US,
         )
         .order_by(SelfTest.node_id, SelfTest.at_us, SelfTest.id)
     )

@@ -71,6 +71,11 @@ class StandingBook:
         self._seen_seconds: float | None = None
         self._reached_us = 0
 
+    @property
+    def reached_us(self) -> int:
+        """All time before this is counted; what comes later goes behind it."""
+        return self._reached_us
+
     def observe(self, sights: Iterable[Sight], *, wall_us: int, monotonic_seconds: float) -> None:
         """The time since the last look belongs to each Mac that was present then and still is.
 
@@ -110,10 +115,10 @@ class StandingBook:
         return [_stood(tally) for tally in self._tallies.values()]
 
     def forget(self, stood: Iterable[Stood], *, before_us: int) -> None:
-        """Drop stored slots that ended before a moment: nothing is added to them any more."""
-        end_us = min(before_us, self._reached_us)
+        """Drop stored slots that ended by a moment, at the latest `reached_us` as it was when `stood`
+        was taken: nothing is added to them any more."""
         for row in stood:
-            if row.slot_start_us + SLOT_US <= end_us:
+            if row.slot_start_us + SLOT_US <= before_us:
                 self._tallies.pop((row.node_id, row.slot_start_us), None)
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, final
 
-from sqlalchemy import case, select, tuple_
+from sqlalchemy import case, delete, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
+from coordinator.db import Database
 from coordinator.seats.models import StandingTime
 from coordinator.seats.standing import SLOT_SECONDS, Stood
+from ledger.ratecard import DAY_US
 
 ROWS_MAX: Final = 500
+KEPT_US: Final = 90 * DAY_US
+"""What was paid stays in `credited_slots`; service and weeks look back for days only."""
 
 Key = tuple[str, int]
 Seconds = tuple[int, int, int]
@@ -88,3 +92,13 @@ def _upsert(session: Session, rows: Sequence[dict[str, object]]) -> None:
     update["has_demanded_model"] = case((is_older, old.has_demanded_model), else_=new["has_demanded_model"])
     statement = insert.on_conflict_do_update(index_elements=["node_id", "slot_start_us"], set_=update)
     _ = session.execute(statement.values(list(rows)))
+
+
+def drop_old_standing(database: Database) -> int:
+    """Delete standing time that nothing is counted from any more. Returns the rows."""
+    with database.write() as session:
+        kept_us = database.now_us(session) - KEPT_US
+        done = session.execute(
+            delete(StandingTime).where(StandingTime.slot_start_us < kept_us).returning(StandingTime.node_id)
+        )
+        return len(done.all())

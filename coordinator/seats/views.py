@@ -43,7 +43,7 @@ def seat_view(session: Session, node: Node, *, now_us: int) -> dict[str, Any]:
             for seat in SEATS
             for missing in [_failing(facts, seat, card)]
         ],
-        "hardware": _hardware(session, node, card),
+        "hardware": _hardware(session, node, card, now_us),
         "service": _service(session, node, terms, card, now_us),
         "upkeep": upkeep_view(session, node, card, now_us=now_us),
         "earned": _earned(session, node, now_us),
@@ -80,9 +80,9 @@ def _failing(facts: SeatFacts, name: str, card: RateCard) -> list[dict[str, Any]
     return [asdict(condition) for condition in failing(facts, seat_named(name), card)]
 
 
-def _hardware(session: Session, node: Node, card: RateCard) -> dict[str, Any]:
+def _hardware(session: Session, node: Node, card: RateCard, now_us: int) -> dict[str, Any]:
     """Claimed, measured and audited are three words: what the node says, what the tests found."""
-    tests = warm_tests(session, node.id)
+    tests = warm_tests(session, node.id, now_us)
     warm = [test.bandwidth_bytes_per_second for test in tests]
     return {
         "trust": trust_of(len(warm), node.checks_passed, card),

@@ -7,6 +7,7 @@ is stored later.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, final
@@ -75,6 +76,7 @@ class StandingWatch:
         self._always_demanded: Final = always_demanded
         self._book: Final = StandingBook()
         self._rows: Final = StandingRows()
+        self._turn: Final = threading.Lock()
         self._tests: Final = SelfTests()
         self._offset_us: int | None = None
         self._promised: frozenset[str] = frozenset()
@@ -85,19 +87,27 @@ class StandingWatch:
         self._untold: list[Measured] = []
 
     async def run(self) -> None:
-        """Look and store until cancelled."""
-        stored_at = -STORE_SECONDS
+        """Look and store until cancelled. A slow database keeps nobody from looking."""
+        await asyncio.gather(self._store_forever(), self._look_forever())
+
+    async def _look_forever(self) -> None:
         while True:
             try:
-                if clock.monotonic() - stored_at >= STORE_SECONDS:
-                    stored_at = clock.monotonic()
-                    await self.store()
                 self.look()
+            except Exception:
+                log.exception("standing_failed")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _store_forever(self) -> None:
+        while True:
+            try:
+                await self.store()
             except (DatabaseBusy, DatabaseFull, DatabaseUnavailable) as error:
                 log.warning("standing_not_stored", error=type(error).__name__)
             except Exception:
                 log.exception("standing_failed")
-            await asyncio.sleep(LOOK_SECONDS)
+            # Until the calendar is known nothing is counted, so the first store is tried again soon.
+            await asyncio.sleep(LOOK_SECONDS if self._offset_us is None else STORE_SECONDS)
 
     async def finish(self) -> None:
         """Store what is left, once, when `run` has ended."""
@@ -154,7 +164,8 @@ class StandingWatch:
 
     async def store(self) -> None:
         """Store what was counted, learn what is needed, ask for self-tests that are due."""
-        stood, untold, pairs = self._book.stood(), self._untold, frozenset(self._new_pairs)
+        stood, counted_us = self._book.stood(), self._book.reached_us
+        untold, pairs = self._untold, frozenset(self._new_pairs)
         channels = list(self._fleet.channels.values())
         unknown = self._tests.unknown(channels)
         is_stale = self._demanded_at is None or clock.monotonic() - self._demanded_at >= DEMAND_SECONDS
@@ -166,7 +177,7 @@ class StandingWatch:
             raise
         now = clock.monotonic()
         self._follow(learned.now_us, now)
-        self._book.forget(stood, before_us=learned.now_us)
+        self._book.forget(stood, before_us=min(learned.now_us, counted_us))
         self._rows.forget(learned.now_us - 3 * SLOT_US)
         self._promised = learned.promised
         if len(self._linked) > PAIRS_MAX:
@@ -194,7 +205,8 @@ class StandingWatch:
     ) -> Learned:
         """One transaction, in a thread of its own; nothing of this object but `_rows` is touched."""
         ordered = sorted(pairs)
-        with self._database.write() as session:
+        # A store that was cancelled at shutdown may still be on its way in its thread.
+        with self._turn, self._database.write() as session:
             now_us = self._database.now_us(session)
             self._rows.write(session, stood, now_us=now_us)
             store_tests(session, tested, now_us)

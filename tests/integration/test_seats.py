@@ -77,10 +77,13 @@ def test_without_three_warm_tests_there_is_no_ultra_seat(macs: Macs) -> None:
     assert failing(macs, node_id) == ["self_tests"]
     assert view(macs, node_id)["next_seat"] == "dedicated"
     macs.test_again(node_id, ULTRA_BANDWIDTH)
-    assert grant_seats(macs.database) == 0  # held from the next slot on
+    assert grant_seats(macs.database) == 1
+    assert grant_seats(macs.database) == 0
     assert view(macs, node_id)["next_seat"] == "ultra"
+    assert macs.node(node_id).seat == "idle"  # held from the next slot on
     macs.now_us += SLOT_US
     assert grant_seats(macs.database) == 1
+    assert grant_seats(macs.database) == 0
     assert macs.node(node_id).seat == "ultra"
 
 

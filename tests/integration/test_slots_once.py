@@ -15,7 +15,7 @@ from coordinator.seats.credit import GRACE_US, credit_missed_slots, credit_part,
 from coordinator.seats.fees import split_fees
 from coordinator.seats.models import StandingTime
 from coordinator.seats.standing import Stood
-from coordinator.seats.standing_rows import StandingRows
+from coordinator.seats.standing_rows import StandingRows, drop_old_standing
 from ledger.availability import POOL, SlotFacts, claim_umlx
 from ledger.commands import FEE, TREASURY
 from ledger.ratecard import CARD, DAY_US, GIBIBYTE, HOUR_US, SLOT_US, Seat, Trust
@@ -256,6 +256,18 @@ def test_storing_again_adds_nothing_and_a_new_process_adds_its_own(macs: Macs) -
         stood = Stood(other, NOON, 600, 600, 0, has_demanded_model=True)
         StandingRows().write(session, [stood], now_us=NOON + 240_000_000)
     assert standing(macs, other) == (240, 240)
+
+
+def test_old_standing_time_is_dropped_and_what_it_was_paid_stays(macs: Macs) -> None:
+    macs.fill()
+    node_id = macs.add("Ada")
+    macs.stand(node_id, NOON)
+    after(macs, NOON)
+    credit_slots(macs.database)
+    assert drop_old_standing(macs.database) == 0
+    macs.now_us += 90 * DAY_US
+    assert drop_old_standing(macs.database) == 1
+    assert list(macs.credited()) == [(node_id, NOON)]
 
 
 # -- fees ----------------------------------------------------------------------------------------
