@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -175,7 +175,8 @@ def refund(
     try:
         if mlx is not None:
             body["amount_umlx"] = str(umlx_of(mlx))
-        done = Client(find_access(url, api_key)).post("/v1/ledger/refunds", body, headers=headers)
+        with closing(Client(find_access(url, api_key))) as client:
+            done = client.post("/v1/ledger/refunds", body, headers=headers)
     except ValueError as error:
         raise failed(f"--mlx: {error}", EXIT_USAGE) from None
     except ClientError as error:

@@ -7,6 +7,7 @@ and carry ids derived from job and key, so a refund that is asked for again move
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ TRIES_MAX: Final = 3
 class RefundWanted:
     """What is asked for. `amount_umlx` None means all that is left of the charge.
 
-    `key` is the asker's own word for this refund; the same one again gets the first answer.
+    `key` is the asker's own for this refund; the same one again gets the first answer.
     """
 
     job_id: str
@@ -113,11 +114,16 @@ def _refund_in(session: Session, wanted: RefundWanted, now_us: int) -> Refunded:
 def _command(wanted: RefundWanted, job: Job, amount_umlx: int, leg: int, pay: tuple[str, int]) -> Refund:
     return Refund(
         id=_leg_id(wanted, leg),
-        reference=f"refund:{job.id}:{amount_umlx}:{wanted.key}:{wanted.reason}",
+        reference=f"refund:{job.id}:{amount_umlx}:{_short(wanted.key)}:{wanted.reason}",
         hold_id=UUID(job.hold_id),
         source=pay[0],
         amount_umlx=pay[1],
     )
+
+
+def _short(key: str) -> str:
+    """The key's mark in the journal, which is for ever: it tells one refund of a job from another."""
+    return hashlib.sha256(key.encode("utf-8")).hexdigest()[:16]
 
 
 def _leg_id(wanted: RefundWanted, leg: int) -> UUID:
@@ -134,7 +140,7 @@ def _done_before(session: Session, wanted: RefundWanted) -> Refunded | None:
         return None
     _, _, asked, _, reason = reference.split(":", 4)
     if reason != wanted.reason or wanted.amount_umlx not in (None, int(asked)):
-        raise errors.conflict("key_reused", "This key was used for another refund. Use a new one.")
+        raise errors.idempotency_key_reused()
     rows = session.execute(
         select(journal.c.body)
         .where(journal.c.reference == reference, journal.c.result == "posted")

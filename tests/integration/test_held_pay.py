@@ -11,8 +11,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
+from coordinator.jobs.models import Attempt
 from coordinator.nodes.models import Node
 from coordinator.policy import held
 from coordinator.policy.held import release_held_pay
@@ -195,20 +196,15 @@ async def test_a_failed_check_forfeits_what_the_mac_has_not_got_yet(
             row.release_us = 1
     assert await release(coordinator) == 1
     await answered(liar, sam, "ab")  # 10 x 2 + 2 x 5 = 30, fee 3: 27 held back
+    reading = ask(sam, prompt=PROMPT)
+    offer = await liar.offered()
     other = await new_node("Ada", lent_days=1)
     change_node(coordinator, other, checks_passed=3)
-
-    reading = ask(sam, prompt=PROMPT)
-    while True:
-        asked, offer = await who_is_asked(liar, other)
-        if asked is liar:
-            break
-        await asked.decline(offer, "memory_short")
     await liar.accept(offer)
     await liar.say(offer, "abc")
     await reading.until_text("abc")
     await liar.finish(offer, "abc", signature=liar.sign(b"something else"))
-    _, again = await who_is_asked(other)
+    again = await other.offered()
     await other.answer(again, "defg")
     await reading.whole()
     await check_sums(coordinator, offer.job_id)
@@ -227,6 +223,29 @@ async def test_a_failed_check_forfeits_what_the_mac_has_not_got_yet(
     assert await release(coordinator, later_us=8 * DAY_US) == 1
     assert (has(coordinator, "Ada"), has(coordinator, "escrow:Ada")) == (72, 0)
     assert [kind for kind, _, _ in entries(coordinator, came)] == ["capture", "transfer"]
+    coordinator.check_books()
+
+
+async def test_a_suspected_result_waits_for_its_check_at_most_three_days(
+    coordinator: Coordinator, new_node: NewNode, sam: httpx2.AsyncClient
+) -> None:
+    node = await new_node("Ada")
+    reading = ask(sam, prompt=PROMPT)
+    offer = await node.offered()
+    await node.accept(offer)
+    with coordinator.database.write() as session:
+        session.execute(
+            update(Attempt).where(Attempt.job_id == offer.job_id).values(check_result="suspected")
+        )
+    await node.say(offer, "abcd")
+    await node.finish(offer, "abcd")
+    await reading.whole()
+    job = await check_sums(coordinator, offer.job_id)
+    assert (job.charge_umlx, has(coordinator, "Ada"), has(coordinator, "escrow:Ada")) == (40, 0, 36)
+    (row,) = rows(coordinator)
+    assert (row.reason, row.release_us) == ("under_check", row.earned_us + 3 * DAY_US)
+    assert (await get(coordinator, "Ada", "earnings"))["coming"][0]["reason"] == "under_check"
+    assert await release(coordinator, later_us=3 * DAY_US + 60_000_000) == 1
     coordinator.check_books()
 
 

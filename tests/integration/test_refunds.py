@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import Any
 
 import httpx2
@@ -23,9 +24,12 @@ from tests.integration.test_held_pay import answered, get, rows
 pytestmark = pytest.mark.anyio
 
 
-async def refund(coordinator: Coordinator, job_id: str, who: str = "Operator", **changes: Any) -> Any:
-    body = {"job_id": job_id, "reason": "wrong model", "key": "k1", **changes}
-    return await coordinator.client(who).post("/v1/ledger/refunds", json=body)
+async def refund(
+    coordinator: Coordinator, job_id: str, who: str = "Operator", *, key: str | None = "k1", **changes: Any
+) -> Any:
+    body = {"job_id": job_id, "reason": "wrong model", **changes}
+    headers = {} if key is None else {"Idempotency-Key": key}
+    return await coordinator.client(who).post("/v1/ledger/refunds", json=body, headers=headers)
 
 
 async def test_a_whole_refund_leaves_everybody_as_before(
@@ -60,7 +64,8 @@ async def test_a_whole_refund_leaves_everybody_as_before(
         for entry in (await get(coordinator, "Sam", "statement"))["entries"]
         if entry["kind"] == "refund"
     ]
-    assert references == [f"refund:{job_id}:40:k1:wrong model"] * 2
+    mark = hashlib.sha256(b"k1").hexdigest()[:16]
+    assert references == [f"refund:{job_id}:40:{mark}:wrong model"] * 2
 
 
 async def test_the_same_key_gives_back_once(
@@ -74,7 +79,7 @@ async def test_the_same_key_gives_back_once(
     assert has(coordinator, "Sam") == RICH_UMLX - 40 + 9  # 36 x 10 / 40; the treasury has nothing
     assert answers[0].json()["owed_umlx"] == "1"
     for other in ({"amount_umlx": "11"}, {"amount_umlx": "10", "reason": "else"}):
-        assert error_of(await refund(coordinator, job_id, **other))[:2] == (409, "key_reused")
+        assert error_of(await refund(coordinator, job_id, **other))[:2] == (409, "idempotency_key_reused")
     # Another key is another refund, up to the charge.
     assert (await refund(coordinator, job_id, amount_umlx="10", key="k2")).json()["refunded_umlx"] == "9"
     assert has(coordinator, "Ada") == 18
@@ -135,7 +140,8 @@ async def test_what_cannot_be_refunded_is_refused_by_name(
         ({"amount_umlx": 5}, 400, "invalid_value", "amount_umlx"),
         ({"reason": ""}, 400, "invalid_value", "reason"),
         ({"reason": "x" * 81}, 400, "invalid_value", "reason"),
-        ({"key": "a:b"}, 400, "invalid_value", "key"),
+        ({"key": None}, 400, "missing_required_parameter", "Idempotency-Key"),
+        ({"key": "x" * 256}, 400, "invalid_value", "Idempotency-Key"),
         ({"job_id": "job_" + "0" * 32}, 404, "job_not_found", None),
         ({"more": 1}, 400, "invalid_value", "more"),
     ]

@@ -167,6 +167,20 @@ def test_an_audit_is_paid_by_its_pool_like_any_job() -> None:
     assert (result.payer, amounts(result.shares)) == ("pool:audit", [("user:ann", 1_800, None)])
 
 
+@pytest.mark.parametrize("delivered", [100, 0])
+@pytest.mark.parametrize("payer", ["pool:availability", "pool:audit"])
+def test_a_pool_pays_nobody_for_serving_oneself(payer: str, delivered: int) -> None:
+    own = replace(attempt(1, ANN, delivered=delivered), is_linked=True)
+    result = settle(replace(job(own), payer=payer))
+    reason = "self_dealing" if delivered else "nothing_delivered"
+    assert (result.charge_umlx, amounts(result.shares)) == (0, [("user:ann", 0, reason)])
+    # Nor does the pool pay for what the others of the job would not have charged it.
+    mixed = settle(replace(job(own, attempt(2, BOB)), payer=payer))
+    assert mixed.charge_umlx == settle(replace(job(attempt(2, BOB)), payer=payer)).charge_umlx
+    # Who pays oneself out of one's own pocket only loses the fee.
+    assert settle(job(own)).charge_umlx == settle(job(attempt(1, ANN, delivered=delivered))).charge_umlx
+
+
 def test_loading_a_model_is_not_paid() -> None:
     """No fact of a settlement says anything of loads: an attempt that only loaded gets nothing."""
     result = settle(replace(job(attempt(1, ANN, "crashed", delivered=0)), outcome="failed"))
