@@ -13,7 +13,7 @@ from coordinator.seats.models import SelfTest
 from ledger import checkpoints
 from web_world.feed import Feed
 from web_world.privacy import ALONE_KEPT_US
-from web_world.source import Checkpoint, MacFacts, Pulse, WorldFacts
+from web_world.source import NOWHERE, Checkpoint, MacFacts, Place, Pulse, WorldFacts
 
 MEASURED_US: Final = 30 * 24 * 3_600_000_000  # a self-test older than a month says little
 
@@ -32,22 +32,30 @@ def facts_of(runtime: Runtime) -> WorldFacts:
             session.scalars(select(SelfTest.node_id).where(SelfTest.at_us > now_us - MEASURED_US).distinct())
         )
         rows = session.execute(
-            select(Node.id, Node.account_id, Node.seen_us, Node.seat, Node.hardware).where(
-                Node.revoked_us.is_(None), Node.seen_us > now_us - ALONE_KEPT_US
-            )
+            select(
+                Node.id,
+                Node.account_id,
+                Node.seen_us,
+                Node.seat,
+                Node.hardware,
+                Node.place_kind,
+                Node.place_country,
+                Node.place_cell,
+            ).where(Node.revoked_us.is_(None), Node.seen_us > now_us - ALONE_KEPT_US)
         ).all()
         newest = checkpoints.latest(session.connection())
     macs = tuple(
         MacFacts(
             mac=node_id,
             owner=owner,
+            place=_place(kind, country, cell),
             seen_us=now_us if node_id in connected else seen_us,
             memory_bytes=hardware["memory_bytes"],
             bandwidth_bytes_per_second=hardware["bandwidth_bytes_per_second"],
             is_measured=node_id in measured,
             is_ultra_seat=seat == "ultra",
         )
-        for node_id, owner, seen_us, seat, hardware in rows
+        for node_id, owner, seen_us, seat, hardware, kind, country, cell in rows
     )
     return WorldFacts(now_us=now_us, macs=macs, checkpoint=_checkpoint(newest))
 
@@ -60,6 +68,16 @@ def pulse_of(runtime: Runtime) -> Pulse:
         jobs_ended=runtime.endings.jobs_ended,
         tokens_relayed=runtime.relay.tokens_relayed,
     )
+
+
+def _place(kind: str, country: str | None, cell: str | None) -> Place:
+    match kind:
+        case "area":
+            return Place("area", country or "", cell or "")
+        case "country":
+            return Place("country", country or "")
+        case _:
+            return NOWHERE
 
 
 def _checkpoint(stored: checkpoints.StoredCheckpoint | None) -> Checkpoint | None:

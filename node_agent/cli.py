@@ -39,6 +39,18 @@ LendGib = Annotated[
     float | None,
     typer.Option("--lend-gib", help="Memory to lend, GiB [0.7 of a Mac's, 0.5 on Linux]."),
 ]
+PlaceKind = Annotated[
+    str | None,
+    typer.Option("--place", help="What the public map shows of this Mac: country, area or none."),
+]
+Country = Annotated[
+    str | None,
+    typer.Option("--country", help="The country's code of two letters; else that of the time zone."),
+]
+Near = Annotated[
+    str | None,
+    typer.Option("--near", help='For an area: a town, or "LATITUDE,LONGITUDE"; it stays on this Mac.'),
+]
 Width = Annotated[int, typer.Option("--width", min=1, max=64, help="Attempts at the same time.")]
 
 
@@ -49,36 +61,77 @@ def join(
     lend_gib: LendGib = None,
     width: Width = 8,
     models_dir: ModelsDir = None,
+    place: PlaceKind = None,
+    country: Country = None,
+    near: Near = None,
     no_run: Annotated[bool, typer.Option("--no-run", help="Join, but do not run yet.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
     """Join a coordinator (once; its user approves a code), then run in the foreground."""
     _check_install()
+    from node_agent.place_cli import choose_place, tell_place
     from node_agent.settings import NodeConfig, SettingsError, load_config, origin_of, save_config
 
-    place = _home(home)
+    folder = _home(home)
     try:
         origin = origin_of(url)
-        config = load_config(place)
+        config = load_config(folder)
         if config is not None and config.coordinator != origin:
             raise SettingsError(
                 f"this node belongs to {config.coordinator}. Run mlx-node leave, or name another --home"
             )
+        asks = not as_json and config is None
+        chosen = choose_place(place, country, near, asks=asks) if asks or place is not None else None
         hardware = _measure(lend_gib)
         if config is None:
-            config = _enrol(place, origin, name, hardware, as_json)
+            config = _enrol(folder, origin, name, hardware, as_json)
         changed = config.model_dump() | {
             "width": width,
             "lend_gib": lend_gib,
             "models_dir": str(models_dir.expanduser().resolve()) if models_dir else None,
         }
         config = NodeConfig.model_validate(changed)
-        save_config(place, config)
+        save_config(folder, config)
+        if chosen is not None and (chosen.kind != "none" or config.place != "none"):
+            config, _ = tell_place(folder, config, chosen)
     except ValueError as error:
         _die(str(error), as_json)
     if not no_run:
-        _run(place, config, as_json, hardware)
+        _run(folder, config, as_json, hardware)
+
+
+@app.command(name="place")
+def change_place(
+    kind: Annotated[str | None, typer.Argument(metavar="[country|area|none]")] = None,
+    country: Country = None,
+    near: Near = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose what the public map shows of this Mac, change it, or withdraw it with none.
+
+    Without a choice: say what it shows now.
+    """
+    _check_install()
+    from node_agent.place_cli import choose_place, tell_place
+    from node_agent.settings import SettingsError
+
+    folder = _home(home)
+    try:
+        config = _joined(folder)
+        if kind is None:
+            shown = " ".join(part for part in (config.place, config.place_country, config.place_cell) if part)
+            _say(shown, as_json, place=config.place, country=config.place_country, cell=config.place_cell)
+            return
+        found = choose_place(kind, country, near, asks=not as_json)
+        config, light = tell_place(folder, config, found)
+    except (SettingsError, ValueError) as error:
+        _die(str(error), as_json)
+    text = "The map shows it like this from the next full hour."
+    if light is not None:
+        text += f" Its light now: {light}."
+    _say(text, as_json, event="place", place=config.place, light=light)
 
 
 @app.command()

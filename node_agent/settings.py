@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -48,6 +48,10 @@ class NodeConfig(BaseModel):
     width: Annotated[int, Field(ge=1, le=64)] = 8
     lend_gib: Annotated[float, Field(gt=0)] | None = None
     models_dir: str | None = None
+    place: Literal["none", "country", "area"] = "none"
+    place_country: Annotated[str, Field(max_length=2)] = ""
+    place_cell: Annotated[str, Field(max_length=15)] = ""
+    place_sequence: Annotated[int, Field(ge=0)] = 0
 
 
 def default_home() -> Path:

@@ -153,6 +153,8 @@ def approve(session: Session, account_id: str, code: str) -> Node:
     node.account_id, node.name, node.hardware = account_id, row.name, row.hardware
     node.device, node.wanted_seat = row.device, "idle"
     node.state, node.state_reason, node.revoked_us = "offline", None, None
+    # A place is its owner's own choice, and this may be another owner.
+    node.place_kind, node.place_country, node.place_cell = "none", None, None
     node.lent_bytes, node.seen_us, node.seat = hardware.lent_bytes, now_us, "idle"
     # The id is the digest of the node's key: whoever has the ledger can tell that we put in no other.
     log_record(session, f"node_key:{node.id}", node.id.removeprefix("node_"), now_us=now_us)

@@ -39,6 +39,13 @@ def hello_statement(*, audience: str, node_id: str, nonce: str) -> bytes:
     return _statement("hello", audience, node_id, nonce)
 
 
+def place_statement(
+    *, audience: str, node_id: str, sequence: int, kind: str, country: str, cell: str
+) -> bytes:
+    """Signed when a node's owner chooses what the public map shows of its place."""
+    return _statement("place", audience, node_id, str(sequence), kind, country, cell)
+
+
 def result_statement(
     *, job_id: str, fence: int, card_revision: str, token_count: int, output_digest: str
 ) -> bytes:
