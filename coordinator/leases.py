@@ -73,6 +73,8 @@ class Leases:
                 live.unread_since += seconds
             if live.attempt is not None:
                 live.attempt.last_progress_at += seconds
+                # Its node may have given it up meanwhile, as it should.
+                live.attempt.is_from_before = True
                 if live.attempt.gone_since is not None:
                     live.attempt.gone_since += seconds
 

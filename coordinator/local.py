@@ -218,7 +218,7 @@ class LocalNetwork:
     def restart_node(self, node: LocalNode) -> None:
         """Kill the node's agent and start another one in its home. Raises `LocalError`."""
         node.process.kill()
-        _ = node.process.wait()
+        _reap(node.process)
         self.nodes.remove(node)
         self._start_node(node.owner)
 

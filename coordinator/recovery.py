@@ -127,7 +127,7 @@ def _put_back(runtime: Runtime, row: _Running) -> None:
     end = JobEnd(
         state="expired",
         finish_reason=None,
-        error_code=COORDINATOR_RESTARTED,
+        error_code="coordinator_restarted",
         output_tokens=0,
         received_tokens=0,
         output_digest=None,

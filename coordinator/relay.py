@@ -314,6 +314,10 @@ class Relay:
                 attempt.gone_since = None
                 self._accepted(job, attempt)
                 self._ask_again(channel, job, attempt)
+            elif not attempt.answered.done() and not was_before:
+                # The offer may have been lost with the socket; it is the same, however often it comes.
+                attempt.gone_since = None
+                _ = channel.send(self.offer_of(job, attempt))
             elif was_before:
                 self._endings.drop_attempt(job, "lost", "coordinator_restarted", is_fault=False)
             else:

@@ -93,6 +93,21 @@ async def test_a_closed_socket_is_followed_by_another_mac_within_three_seconds(
     coordinator.check_books()
 
 
+async def test_an_offer_that_was_lost_with_its_socket_comes_again(
+    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
+) -> None:
+    reading = ask(sam)
+    offer = await node.offered()
+    await node.drop()
+    await node.connect()
+    again = await node.offered()
+    assert again == offer
+    await node.answer(again, "ok")
+    assert (await reading.whole()).text == "ok"
+    assert attempts(coordinator.database, offer.job_id) == [(1, "done", "stop", 2)]
+    assert faults_of(coordinator, node) == 0
+
+
 async def test_a_network_that_loses_every_mac_before_its_first_token_ends_the_job(
     start_coordinator: StartCoordinator,
 ) -> None:
@@ -233,9 +248,13 @@ async def test_our_own_absence_ends_no_lease(
     leases.pause(away_seconds)
     leases.sweep(clock.monotonic() + away_seconds)
     assert len(attempts(coordinator.database, offer.job_id)) == 1
-    await node.say(offer, "cd", offset=2)
-    await node.finish(offer, "abcd")
+    await node.drop()
+    await node.connect()  # it had waited in vain, and gave the attempt up
+    again = await node.offered()
+    assert again.prefix_ids == coordinator.shelf.ids("ab")
+    await node.answer(again, "cd")
     assert (await reading.whole()).text == "abcd"
+    assert faults_of(coordinator, node) == 0
     coordinator.check_books()
 
 
