@@ -11,6 +11,7 @@ import asyncio
 import httpx2
 import pytest
 
+from coordinator.accounts.models import Account
 from coordinator.jobs.schemas import JobEnd
 from coordinator.settlement import end_job
 from node_agent.protocol import messages as wire
@@ -287,6 +288,31 @@ async def test_the_pool_pays_no_second_reading_to_who_looks_like_the_submitter(
     job = await check_sums(coordinator, offer.job_id)
     expected = Pay(28, 0, "self_dealing", 4, 4) if is_same_device else Pay(28, 23, None, 4, 4)
     assert pays(coordinator, job.id) == [Pay(21, 0, None, 3, 3), expected]
+
+
+@pytest.mark.parametrize("owner", ["Ada", "Sam"])
+async def test_a_pool_pays_for_public_work_but_not_on_ones_own_mac(
+    coordinator: Coordinator, new_node: NewNode, sam: httpx2.AsyncClient, owner: str
+) -> None:
+    give(coordinator, POOL, 1_000_000)
+    with coordinator.database.write() as session:
+        session.get_one(Account, coordinator.people["Sam"].account_id).may_ask_commons = True
+    node = await new_node(owner)
+    body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 8}
+    asked = asyncio.create_task(sam.post("/v1/completions", json=body, headers={"x-mlxnet-commons": "true"}))
+    offer = await node.offered()
+    await node.answer(offer, "abcd")
+    assert (await asked).status_code == 200
+    job = await check_sums(coordinator, offer.job_id)
+    is_own = owner == "Sam"
+    assert (job.payer, job.charge_umlx) == (POOL, 0 if is_own else 40)
+    assert pays(coordinator, job.id) == [
+        Pay(0, 0, "self_dealing", 4, 4) if is_own else Pay(36, 0, None, 4, 4)
+    ]
+    assert has(coordinator, POOL) == (1_000_000 if is_own else 1_000_000 - 40)
+    assert has(coordinator, "Sam") == RICH_UMLX - 1_000_000
+    spent = (await sam.get("/v1/spending")).json()
+    assert (spent["total_umlx"], spent["jobs"]) == ("0", [])
 
 
 # -- the network's own fault ---------------------------------------------------------------------
