@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, cast
 
+import httpx2
+
 from coordinator.catalogue.adding import INDEX, Found
 from coordinator.catalogue.cards import CatalogueError
 from coordinator.catalogue.safetensors import (
@@ -51,7 +53,7 @@ def look_at_repo(repo: str, revision: str, cache: Path) -> Found:
         return _found(repo, commit, info, api, local)
     except (RefusedModelError, WeightsFaultError) as error:
         raise CatalogueError(f"{repo}: {error}") from None
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except (HfHubHTTPError, httpx2.HTTPError, OSError, ValueError) as error:
         raise CatalogueError(f"{repo}: not to be had from the hub: {error}") from None
 
 

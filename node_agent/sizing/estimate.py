@@ -149,7 +149,8 @@ def estimate_pod(card: ModelFacts, pod: PodSpec, job: Job) -> tuple[Estimate, ..
 
 
 def _order(found: Estimate) -> tuple[bool, float]:
-    return (not found.fits, found.seconds.total)
+    # Loading is paid once, and says nothing of the jobs after it.
+    return (not found.fits, found.seconds.prefill + found.seconds.decode)
 
 
 def _tensor(card: ModelFacts, pod: PodSpec, job: Job) -> Estimate:
