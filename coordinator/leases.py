@@ -1,4 +1,4 @@
-"""How long an attempt may be silent, its node away, its submitter gone: one look a second.
+"""How long an attempt may be silent, its node away, its submitter gone: a look each quarter second.
 
 The clocks are this process's own. When it was itself away for a while (stopped, swapped out, its
 machine asleep), every lease is extended by that time, and nobody is blamed for the silence.
@@ -22,7 +22,7 @@ from node_agent.protocol import messages as wire
 
 log = structlog.get_logger()
 
-SWEEP_SECONDS: Final = 0.5
+SWEEP_SECONDS: Final = 0.25
 AWAY_SECONDS: Final = 3.0  # a look that comes so much late means that we were away
 
 
@@ -48,7 +48,7 @@ class Leases:
         self._closing: Final[set[asyncio.Task[None]]] = set()
 
     async def sweep_forever(self) -> None:
-        """Look each half second until cancelled."""
+        """Look each quarter of a second until cancelled."""
         while True:
             looked_at = clock.monotonic()
             await asyncio.sleep(SWEEP_SECONDS)
