@@ -29,9 +29,14 @@ NodeId = Annotated[str, typer.Argument(help="One of your Macs; see: mlx-network 
 
 
 @contextmanager
-def _errors_shown() -> Generator[None]:
+def _client(url: str | None, api_key: str | None) -> Generator[Client]:
+    """A client for the block; what goes wrong is shown and ends the command."""
     try:
-        yield
+        client = Client(find_access(url, api_key))
+        try:
+            yield client
+        finally:
+            client.close()
     except ClientError as error:
         err.print(f"[red]error:[/red] {error}", highlight=False)
         raise typer.Exit(EXIT_FAILED) from None
@@ -66,10 +71,10 @@ def seat(
         "owner_may_interrupt": interrupt,
     }
     given = {name: value for name, value in wish.items() if value is not None}
-    with _errors_shown():
+    path = f"/v1/nodes/{node_id}/seat"
+    with _client(url, api_key) as client:
         if given and seat is None:
             raise ClientError("say which seat the promise is for: --seat idle, dedicated or ultra")
-        client, path = Client(find_access(url, api_key)), f"/v1/nodes/{node_id}/seat"
         found = client.put(path, given) if given else client.get(path)
     if as_json:
         _print_json(found)
@@ -126,8 +131,7 @@ def upkeep(
 ) -> None:
     """Show or announce times in which a Mac is down: two hours a week count as kept."""
     path = f"/v1/nodes/{node_id}/upkeep"
-    with _errors_shown():
-        client = Client(find_access(url, api_key))
+    with _client(url, api_key) as client:
         if cancel is not None:
             _ = client.delete(f"{path}/{cancel}")
         elif minutes is not None:
