@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -64,6 +64,13 @@ def errors_shown() -> Generator[None]:
         raise failed(str(error)) from None
 
 
+@contextmanager
+def client_of(url: str | None, api_key: str | None) -> Generator[Client]:
+    """A client for one command, closed after it; what goes wrong is shown."""
+    with errors_shown(), closing(Client(find_access(url, api_key))) as client:
+        yield client
+
+
 def umlx_of(amount: str, option: str) -> int:
     """An amount of MLX as people write it (`5`, `0.25`), in uMLX; never rounded."""
     try:
@@ -85,11 +92,11 @@ def sign_file(file: Path, key: Path, name: str) -> None:
 
 def send(path: str, file: Path, kind: str, url: str | None, api_key: str | None) -> dict[str, Any]:
     """Send a signed document in; the answer."""
-    with errors_shown():
+    with client_of(url, api_key) as client:
         document = read_document(file)
         if document.kind != kind:
             raise failed(f"{file} is a document of kind {document.kind}, not {kind}")
-        return Client(find_access(url, api_key)).post(path, document.model_dump(mode="json"))
+        return client.post(path, document.model_dump(mode="json"))
 
 
 def _day(at_us: int) -> str:
@@ -122,9 +129,9 @@ def give(
 ) -> None:
     """Give tokens to another account. Nobody can take a gift back."""
     body = {"to": to, "amount_umlx": str(umlx_of(amount, "MLX")), "note": note}
-    with errors_shown():
+    with client_of(url, api_key) as client:
         headers = {"Idempotency-Key": once or str(uuid4())}
-        found = Client(find_access(url, api_key)).post("/v1/transfers", body, headers=headers)
+        found = client.post("/v1/transfers", body, headers=headers)
     if as_json:
         print_json(found)
     else:
@@ -143,8 +150,7 @@ def voucher_issue(
 ) -> None:
     """Issue vouchers, as an operator. Their codes are shown only now."""
     body: dict[str, Any] = {"amount_umlx": str(umlx_of(amount, "--mlx")), "days": days, "count": count}
-    with errors_shown():
-        client = Client(find_access(url, api_key))
+    with client_of(url, api_key) as client:
         found = client.post("/v1/vouchers", body | ({"budget": budget} if budget else {}))
     if as_json:
         print_json(found)
@@ -163,8 +169,8 @@ def voucher_redeem(
     as_json: AsJson = False,
 ) -> None:
     """Credit a voucher to your account."""
-    with errors_shown():
-        found = Client(find_access(url, api_key)).post("/v1/vouchers/redeem", {"code": code})
+    with client_of(url, api_key) as client:
+        found = client.post("/v1/vouchers/redeem", {"code": code})
     if as_json:
         print_json(found)
     else:
@@ -228,8 +234,8 @@ def budget_submit(file: Document, url: Url = None, api_key: Key = None, as_json:
 @budget_app.command("list")
 def budget_list(url: Url = None, as_json: AsJson = False) -> None:
     """Show all budgets: what they may mint, what was drawn, who signed."""
-    with errors_shown():
-        found = Client(find_access(url, NO_KEY)).get("/v1/budgets")
+    with client_of(url, NO_KEY) as client:
+        found = client.get("/v1/budgets")
     if as_json:
         print_json(found)
         return
@@ -248,8 +254,8 @@ def budget_list(url: Url = None, as_json: AsJson = False) -> None:
 @rates_app.command("show")
 def rates_show(url: Url = None, as_json: AsJson = False) -> None:
     """Show the rate card in force, and those that are coming with what they change."""
-    with errors_shown():
-        found = Client(find_access(url, NO_KEY)).get("/v1/rates")
+    with client_of(url, NO_KEY) as client:
+        found = client.get("/v1/rates")
     if as_json:
         print_json(found)
         return
@@ -319,8 +325,8 @@ def rates_announce(file: Document, url: Url = None, api_key: Key = None, as_json
 @rates_app.command("effect")
 def rates_effect(url: Url = None, api_key: Key = None, as_json: AsJson = False) -> None:
     """What the coming rates would have meant for your Macs in the last 30 days."""
-    with errors_shown():
-        found = Client(find_access(url, api_key)).get("/v1/rates/effect")
+    with client_of(url, api_key) as client:
+        found = client.get("/v1/rates/effect")
     if as_json:
         print_json(found)
         return
