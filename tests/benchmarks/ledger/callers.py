@@ -1,6 +1,6 @@
 """The load: callers in one process that each open a hold, capture it, and begin again.
 
-A caller is an asyncio task. It hands its command to the process' one writer thread, as a request
+A caller is an asyncio task. It hands its command to the process' group commit, as a request
 does, and waits for the answer, which comes after the commit. A capture has three legs: payer,
 owner, fee.
 """
