@@ -40,7 +40,7 @@ def measure(case: dict[str, Any]) -> dict[str, int]:
     weights = sum(
         array.nbytes
         for name, array in utils.tree_flatten(model.parameters())
-        if not (is_tied and name.startswith("lm_head."))
+        if not (is_tied and "lm_head." in name)
     )
     if case["prompt"] == 0:
         return {"weights_bytes": weights, "cache_bytes": 0}
@@ -56,14 +56,19 @@ def measure(case: dict[str, Any]) -> dict[str, int]:
 
 
 def quantise(nn: Any, model: Any, table: dict[str, Any]) -> None:
-    """As `mlx_lm.utils.quantize_model` does, with single modules' overrides by name."""
+    """As `mlx_lm.utils.quantize_model` does. Tables inside the table are for the modules whose path
+    ends with their name, or, where the name ends with a dot, holds it. Without `bits` of its own the
+    table leaves all others alone."""
+    special: dict[str, dict[str, Any]] = {k: v for k, v in table.items() if isinstance(v, dict)}
 
     def wanted(path: str, module: Any) -> bool | dict[str, Any]:
-        own: dict[str, Any] = table
-        for key, value in table.items():
-            if key in path and isinstance(value, dict):
-                own = value  # pyright: ignore[reportUnknownVariableType]
-        if not hasattr(module, "to_quantized") or module.weight.shape[-1] % own["group_size"] != 0:
+        own = table
+        for key, value in special.items():
+            if path.endswith(key) or (key.endswith(".") and key in path):
+                own = value
+        if "bits" not in own or not hasattr(module, "to_quantized"):
+            return False
+        if module.weight.shape[-1] % own["group_size"] != 0:
             return False
         return {key: own[key] for key in ("group_size", "bits", "mode") if key in own}
 

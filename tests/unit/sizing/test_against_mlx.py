@@ -16,6 +16,9 @@ from node_agent.sizing.memory import layer_cache_bytes
 from node_agent.sizing.weights import computed_bytes, layer_plans
 from tests.unit.sizing.families import FAMILIES, PLAIN, Config
 
+# One child makes every model, which takes its time on a machine with other things to do.
+pytestmark = pytest.mark.timeout(300)
+
 PROMPT_TOKENS, GENERATED_TOKENS = 260, 2
 TOLERANCE = 0.01
 FOUR_BIT = {"group_size": 32, "bits": 4}
@@ -63,7 +66,7 @@ def measured() -> dict[str, dict[str, Any]]:
         input=json.dumps(sent),
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=True,
         env=os.environ | {"MLX_DISABLE_COMPILE": "1"},
     )

@@ -15,6 +15,7 @@ from coordinator.cli import app
 from node_agent.sizing import speed
 from node_agent.sizing.hosts import GIB, MacSpec, usable_memory
 from node_agent.sizing.work import machine_of, work_of
+from tests.unit.sizing.table import DOCUMENT, with_table
 from tests.unit.sizing.test_speed import LLAMA, card
 
 STUDIO: dict[str, Any] = {"chip": "Apple M3 Ultra", "gpu_cores": 80, "memory_gib": 512}
@@ -213,3 +214,8 @@ def test_a_person_is_told_in_words(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, arguments)
     assert "does not fit" in done.stdout
     assert card("llama-3.1-70b").id in done.stdout
+
+
+def test_the_documents_table_is_what_estimate_says() -> None:
+    text = DOCUMENT.read_text("utf-8")
+    assert text == with_table(text), "write it anew: python -m tests.unit.sizing.table --write"
