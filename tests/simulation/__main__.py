@@ -6,11 +6,10 @@ import sys
 
 from tests.simulation.mutants import install
 
-if __name__ in {"__main__", "__mp_main__"}:
-    # Before anything of the product is imported, in this process and in each that it starts.
+if __name__ == "__main__":
+    # Before anything of the product is imported.
     install()
 
-if __name__ == "__main__":
     from tests.simulation.cli import main
 
     sys.exit(main())

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import structlog
 
+from tests.simulation.mutants import SILENT_LEVEL, begin_process
 from tests.simulation.scenario import make
 from tests.simulation.world import Outcome, World, simulate
 
 CHUNK_SEEDS: Final = 20
-SILENT_LEVEL: Final = 50
 HASH_SEED: Final = "0"  # sets of words are walked in the order of their hashes
 
 
@@ -102,7 +102,7 @@ def farm(seeds: range, processes: int) -> Iterator[Tally]:
         be_silent()
         yield from map(live_through, chunks)
         return
-    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=be_silent) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=begin_process) as pool:
         yield from pool.map(live_through, chunks)
 
 

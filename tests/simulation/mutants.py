@@ -17,8 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
+import structlog
+
 VARIABLE: Final = "MLXNET_SIMULATION_MUTANT"
-SEEDS_SECONDS_MAX: Final = 600
+SEEDS_SECONDS_MAX: Final = 1800
+SILENT_LEVEL: Final = 50
 
 
 @dataclass(frozen=True)
@@ -271,6 +274,12 @@ def install() -> None:
         if mutant.module in sys.modules:
             raise MutantError(f"{mutant.module} is imported already")
         sys.meta_path.insert(0, _Finder(mutant))
+
+
+def begin_process() -> None:
+    """Prepare a process of a farm; nothing of the product may be imported in it before."""
+    install()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(SILENT_LEVEL))
 
 
 def try_mutants(words: Sequence[str], *, seeds: int) -> int:
