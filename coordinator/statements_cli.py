@@ -249,6 +249,11 @@ def tokens(url: Url = None, as_json: AsJson = False) -> None:
         _print_json(found)
         return
     out.print(found["what"], highlight=False)
+    for example in found["examples"]:
+        count = example["output_tokens_per_mlx"]
+        amount = "any number of" if count is None else f"{count:,}"
+        later = "" if example["is_served"] else ", not served yet"
+        out.print(f"1 MLX = {amount} answer tokens of {example['model']} ({example['size']}{later})")
     table = Table("1 MLX today is about", "answer tokens of", "also called")
     table.columns[0].justify = "right"
     for model in found["models"]:

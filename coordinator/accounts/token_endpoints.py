@@ -108,8 +108,11 @@ def demand_json(demand: Demand) -> dict[str, Json]:
 
 
 def examples_json(catalogue: Catalogue) -> list[Json]:
-    """What one MLX buys of a small, a middle and a large model of the catalogue."""
-    by_size = sorted(catalogue.cards.values(), key=lambda card: (card.weights_bytes, card.id))
+    """What one MLX buys of a small, a middle and a large model of the catalogue, at its price;
+    `is_served` tells whether jobs can ask for it yet.
+    """
+    known = (*catalogue.cards.values(), *catalogue.unpinned.values())
+    by_size = sorted(known, key=lambda card: (card.weights_bytes, card.id))
     if not by_size:
         return []
     chosen = {"small": by_size[0], "middle": by_size[len(by_size) // 2], "large": by_size[-1]}
@@ -117,6 +120,7 @@ def examples_json(catalogue: Catalogue) -> list[Json]:
         {
             "size": size,
             "model": card.id,
+            "is_served": card.id in catalogue.cards,
             "output_tokens_per_mlx": output_tokens_per_mlx(rate_of(card.price)),
         }
         for size, card in chosen.items()

@@ -9,6 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from coordinator.catalogue.cards import Catalogue
+from coordinator.catalogue.pricing import priced_bytes
 from coordinator.jobs.models import Attempt, Job
 from coordinator.nodes.models import Node
 from coordinator.policy.demand import first_id
@@ -24,8 +25,6 @@ from ledger.policy import Announcement, Effect, PastWork, effect_on_owner
 from ledger.pricing import PER_MILLION
 from ledger.ratecard import DAY_US, RateCard, Seat
 from node_agent.protocol.cards import ModelCard
-from node_agent.sizing.memory import kv_bytes
-from node_agent.sizing.weights import weights_of
 
 
 class AnnouncementError(ValueError):
@@ -127,7 +126,7 @@ def _past_work(
 
 
 def _work_of(job: Job, card: ModelCard, *, owner_ppm: int) -> PastWork:
-    read, resident = model_bytes(card)
+    read, resident = priced_bytes(card.shape, card.weights_bytes, card.context_tokens)
     return PastWork(
         ended_us=job.ended_us or 0,
         bytes_read_per_token=read,
@@ -137,18 +136,6 @@ def _work_of(job: Job, card: ModelCard, *, owner_ppm: int) -> PastWork:
         output_tokens=job.output_tokens,
         owner_ppm=owner_ppm,
     )
-
-
-def model_bytes(card: ModelCard) -> tuple[int, int]:
-    """(bytes that one answer token reads, bytes that stay resident): what a price follows from.
-
-    Of a mixture of experts the part of the weights that is multiplied for one token is read; the
-    cache is that of one sequence of the whole context.
-    """
-    weights = weights_of(card)
-    multiplied = min(weights.parameters, weights.parameters_total)
-    read = max(1, card.weights_bytes * multiplied // weights.parameters_total)
-    return read, card.weights_bytes + kv_bytes(card, card.context_tokens, 1)
 
 
 def _past_slots(session: Session, account_id: str, since_us: int) -> list[SlotFacts]:
