@@ -59,15 +59,19 @@ function land(name, step, pointsMin) {
 function countries() {
   const topology = atlas("countries-50m.json");
   const found = {};
+  const areas = {};
   for (const { id, geometry, properties } of feature(topology, topology.objects.countries).features) {
+    // Kosovo has a code that it gave itself; what else has no number is no entry of ISO 3166.
+    const key = id ?? (properties.name === "Kosovo" ? "XK" : undefined);
+    if (key === undefined) continue;
     const parts = geometry.type === "Polygon" ? [geometry.coordinates] : geometry.coordinates;
     const largest = parts
       .map((coordinates) => ({ type: "Polygon", coordinates }))
       .sort((one, other) => geoArea(other) - geoArea(one))[0];
+    // A country's distant islands may stand on their own under its number.
+    if (geoArea(largest) <= (areas[key] ?? 0)) continue;
+    areas[key] = geoArea(largest);
     const [longitude, latitude] = geoCentroid(largest);
-    // Kosovo has a code that it gave itself; what else has no number is no entry of ISO 3166.
-    const key = id ?? (properties.name === "Kosovo" ? "XK" : undefined);
-    if (key === undefined) continue;
     found[key] = [Number(latitude.toFixed(1)), Number(longitude.toFixed(1))];
   }
   const sorted = Object.entries(found).sort(([one], [other]) => (one < other ? -1 : 1));
