@@ -14,10 +14,7 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 import psycopg
-from psycopg.abc import PQGen
 from psycopg.pq import PipelineStatus
-from psycopg.pq.abc import PGconn
-from psycopg.waiting import Ready, Wait
 from sqlalchemy import Connection
 
 from ledger.rules import Account, Hold
@@ -96,7 +93,6 @@ def lock_and_read(connection: Connection, wanted: Wanted) -> tuple[Tip, Stored] 
     with nullcontext() if is_begun else driver.pipeline():
         locked = driver.cursor(binary=True).execute(_LOCK, prepare=True)
         read = driver.cursor(binary=True).execute(_READ, values, prepare=True)
-        driver.wait(_sent(driver.pgconn))
         rows = read.fetchall()
     tip = locked.fetchone()
     return None if tip is None else (Tip(*tip), _stored(rows))
@@ -106,7 +102,8 @@ def lock_and_read(connection: Connection, wanted: Wanted) -> tuple[Tip, Stored] 
 def journeys(connection: Connection) -> Generator[Callable[[], None]]:
     """As `ledger.store.Store` says.
 
-    The driver commits, since SQLAlchemy would give the connection back to its pool within the block.
+    COMMIT is a statement here: SQLAlchemy's commit would give the connection back to its pool within
+    the block, and psycopg's would wait for an answer even if a large statement is not wholly sent.
     """
     driver = _driver(connection)
 
@@ -119,17 +116,6 @@ def journeys(connection: Connection) -> Generator[Callable[[], None]]:
 
 def _driver(connection: Connection) -> psycopg.Connection[tuple[Any, ...]]:
     return cast("psycopg.Connection[tuple[Any, ...]]", connection.connection.driver_connection)
-
-
-def _sent(pgconn: PGconn) -> PQGen[None]:
-    """Ends when the last statement has left this process.
-
-    psycopg's pipeline leaves unsent what the socket does not take at once and then waits for the
-    answer, which never comes. Statements as small as COMMIT always fit.
-    """
-    while pgconn.flush():
-        if (yield Wait.RW) & Ready.R:
-            pgconn.consume_input()
 
 
 def _stored(rows: Iterable[tuple[Any, ...]]) -> Stored:
@@ -159,9 +145,7 @@ def write(connection: Connection, changes: Changes) -> None:
         last.entry.recorded_us,
         changes.old_seq,
     )
-    driver = _driver(connection)
-    driver.cursor().execute(_WRITE, values, prepare=True)
-    driver.wait(_sent(driver.pgconn))
+    _driver(connection).cursor().execute(_WRITE, values, prepare=True)
 
 
 def _journal_columns(changes: Changes) -> tuple[str, ...]:

@@ -21,7 +21,6 @@ BOOK: Final = "tests/integration/test_ledger.py -k sqlite"
 NEW_BOOK: Final = "tests/integration/ledger/test_book.py -k sqlite"
 TREE: Final = "tests/integration/ledger/test_tree.py -k 'sqlite and not second_height'"
 STORE: Final = "tests/integration/ledger/test_store.py -k postgresql"
-COMMITS: Final = "tests/integration/test_commits.py -k 'postgresql and megabytes'"
 POSTGRESQL: Final = "tests/integration/test_ledger.py -k 'postgresql and threads'"
 
 
@@ -216,13 +215,6 @@ KNOWN: Final = (
         "WHEN 1 THEN '1' ELSE",
         "WHEN 1 THEN '1' WHEN 0 THEN '0' ELSE",
         STORE,
-    ),
-    Fault(
-        "driver waits for an answer to what it kept",
-        "ledger/store_postgresql.py",
-        "    while pgconn.flush():\n",
-        "    while False:\n",
-        COMMITS,
     ),
     Fault(
         "BEGIN instead of BEGIN IMMEDIATE",
