@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import httpx2
 import pytest
 from sqlalchemy import select, update
 
 from coordinator.accounts.models import Account
+from coordinator.accounts.service import create_account
+from coordinator.db import Database, make_engine
+from coordinator.errors import ApiError
+from coordinator.ids import new_id
 from coordinator.jobs.models import Attempt, Job
-from coordinator.policy.commons import spent_today_umlx
+from coordinator.policy.commons import require_allowance, spent_today_umlx
 from coordinator.policy.demand import DemandGauge, busy_us, read_demand
 from coordinator.policy.grants import top_up_pools
-from ledger.ratecard import HOUR_US
+from coordinator.policy.rate_cards import card_in_force, ensure_first_card
+from ledger.ratecard import CARD, HOUR_US
 from tests.fixtures.asking import completion
 from tests.fixtures.coordinator import RICH_UMLX, Coordinator, fee_of, price_of
 from tests.fixtures.scripted_node import ScriptedNode, always
@@ -22,6 +29,7 @@ from tests.integration.records import error_of
 from tests.integration.settling import settled
 
 pytestmark = pytest.mark.anyio
+fresh_demand = pytest.mark.usefixtures("_fresh_demand")
 
 COMMONS = {"x-mlxnet-commons": "true"}
 
@@ -40,12 +48,13 @@ def allow(coordinator: Coordinator, name: str) -> None:
         session.execute(update(Account).where(Account.name == name).values(may_ask_commons=True))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _fresh_demand(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     gauge = DemandGauge(coordinator.database, keep_seconds=0)
     monkeypatch.setattr(coordinator.runtime, "demand", gauge)
 
 
+@fresh_demand
 async def test_the_pool_pays_for_public_work(
     coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
 ) -> None:
@@ -69,6 +78,7 @@ async def test_the_pool_pays_for_public_work(
     assert_sound(coordinator.database)
 
 
+@fresh_demand
 async def test_only_allowed_accounts_may_ask(coordinator: Coordinator, sam: httpx2.AsyncClient) -> None:
     prepare(coordinator, MLX, allowed=None)
     refused = await sam.post("/v1/completions", json=completion(), headers=COMMONS)
@@ -78,6 +88,7 @@ async def test_only_allowed_accounts_may_ask(coordinator: Coordinator, sam: http
     assert coordinator.balances()["pool:availability"] == (MLX, 0)
 
 
+@fresh_demand
 async def test_public_work_waits_while_paid_work_is_plenty(
     coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
 ) -> None:
@@ -97,6 +108,7 @@ async def test_public_work_waits_while_paid_work_is_plenty(
             assert error_of(answer) == (409, "commons_demand_high", "x-mlxnet-commons")
 
 
+@fresh_demand
 async def test_a_days_part_and_the_pool_bound_public_work(
     coordinator: Coordinator, sam: httpx2.AsyncClient
 ) -> None:
@@ -119,6 +131,7 @@ async def test_a_days_part_and_the_pool_bound_public_work(
         assert spent_today_umlx(session, now_us()) == 0, "yesterday's work is not today's"
 
 
+@fresh_demand
 async def test_a_key_stands_for_one_payer(coordinator: Coordinator, sam: httpx2.AsyncClient) -> None:
     prepare(coordinator, MLX)
     body = {"kind": "completions", "request": completion()}
@@ -129,6 +142,7 @@ async def test_a_key_stands_for_one_payer(coordinator: Coordinator, sam: httpx2.
     assert error_of(await sam.post("/v1/jobs", json=body, headers=key))[:2] == (409, "idempotency_key_reused")
 
 
+@fresh_demand
 async def test_the_demand_is_read_at_most_now_and_then(
     coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
 ) -> None:
@@ -141,6 +155,61 @@ async def test_the_demand_is_read_at_most_now_and_then(
     demand = (await coordinator.client(None).get("/v1/tokens")).json()["demand"]
     paid = {"jobs": 1, "tokens": 10, "charged_umlx": str(job.charge_umlx)}
     assert (demand["last_24_hours"], demand["last_30_days"]) == (paid, paid)
+
+
+def ask_for(database: Database, account_id: str, bound_umlx: int, barrier: Barrier) -> bool:
+    """What a submit does with the allowance, in a transaction of its own."""
+    barrier.wait()
+    try:
+        with database.write() as session:
+            account = session.get_one(Account, account_id)
+            card = card_in_force(session, now_us())
+            require_allowance(session, account, bound_umlx, paid_busy_ppm=0, card=card, now_us=now_us())
+            job = Job(
+                id=new_id("job"),
+                account_id=account_id,
+                kind="chat",
+                state="queued",
+                is_async=True,
+                card_id="tiny",
+                card_revision="",
+                prompt_tokens=1,
+                max_tokens=1,
+                request_digest="",
+                payer="pool:availability",
+                rate_card_id=CARD.id,
+                fee_ppm=0,
+                factor_ppm=1,
+                bound_umlx=bound_umlx,
+                created_us=now_us(),
+            )
+            session.add(job)
+    except ApiError as error:
+        assert error.code == "commons_used_up"
+        return False
+    return True
+
+
+def test_several_coordinators_share_one_allowance(database_url: str) -> None:
+    databases = [Database(make_engine(database_url)) for _ in range(6)]
+    first, barrier = databases[0], Barrier(6)
+    add_operators(first)
+    _ = add_budget(first, "availability", CARD.availability.cap_umlx_per_day)
+    with first.write() as session:
+        ensure_first_card(session, now_us())
+        account = create_account(session, "Sam")
+        account.may_ask_commons = True
+    assert top_up_pools(first) == 1
+    part = CARD.availability.cap_umlx_per_day * CARD.policy.commons_pool_ppm // 1_000_000
+
+    def ask(each: Database) -> bool:
+        return ask_for(each, account.id, part // 2, barrier)
+
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(ask, databases))
+    assert sum(answers) == 2
+    for opened in databases:
+        opened.close()
 
 
 @pytest.mark.parametrize(
