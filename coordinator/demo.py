@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -20,6 +21,11 @@ from coordinator.local import LocalError, LocalNetwork, LocalNode
 from coordinator.statements_cli import mlx, statement_table
 
 QUESTION: Final = "What is the capital of France?"
+LONG_QUESTION: Final = "How do bees make honey?"
+LONG_TOKENS: Final = 64
+KILL_AFTER: Final = 12  # pieces of the answer: the middle of its first sentence
+SEAM: Final = "┊"
+SEAM_SECONDS: Final = 0.5  # a piece that comes so long after the kill is another Mac's
 EXIT_FAILED: Final = 1
 
 console = Console()
@@ -40,6 +46,7 @@ def run_demo(*, port: int) -> int:
                 _bring_up(network)
                 _show_macs(network)
                 _ask(network)
+                _ask_and_kill(network)
                 _show_money(network)
         except (LocalError, ClientError, openai.OpenAIError) as error:
             console.print(f"[red]error:[/red] {error}", highlight=False)
@@ -126,47 +133,113 @@ def _show_macs(network: LocalNetwork) -> None:
 
 
 def _ask(network: LocalNetwork) -> None:
-    client = openai.OpenAI(base_url=f"{network.url}/v1", api_key=network.keys["Sam"], max_retries=0)
     console.print(f"\n[bold]Sam asks, with the openai client:[/bold] {QUESTION}")
+    job_id, chunks = _open(network, QUESTION, max_tokens=48)
+    for text in chunks:
+        _write(text)
+    _write("\n")
+    job = network.client("Sam").get(f"/v1/jobs/{job_id}")
+    _show_price(job)
+    attempt = job["attempts"][-1]
+    console.print(f"job {job_id}: {job['state']} on {_name_of(network, attempt['node'])}")
+
+
+def _open(network: LocalNetwork, question: str, *, max_tokens: int) -> tuple[str, Iterator[str]]:
+    """Ask, and return the job's id and the pieces of its answer as they come."""
+    client = openai.OpenAI(base_url=f"{network.url}/v1", api_key=network.keys["Sam"], max_retries=0)
     raw = client.chat.completions.with_raw_response.create(
         model="small",
-        messages=[{"role": "user", "content": QUESTION}],
+        messages=[{"role": "user", "content": question}],
         temperature=0,
-        max_tokens=48,
+        max_tokens=max_tokens,
         stream=True,
-        stream_options={"include_usage": True},
     )
-    job_id = raw.headers["x-job-id"]
-    usage = None
-    for chunk in raw.parse():
-        usage = chunk.usage or usage
-        for choice in chunk.choices:
-            sys.stdout.write(choice.delta.content or "")
-            sys.stdout.flush()
-    sys.stdout.write("\n")
-    job = network.client("Sam").get(f"/v1/jobs/{job_id}")
-    if usage is not None:
-        console.print(f"\n{usage.prompt_tokens} tokens in, {usage.completion_tokens} out", end="; ")
-    attempt = job["attempts"][-1]
+
+    def pieces() -> Iterator[str]:
+        for chunk in raw.parse():
+            for choice in chunk.choices:
+                if choice.delta.content:
+                    yield choice.delta.content
+
+    return str(raw.headers["x-job-id"]), pieces()
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _show_price(job: dict[str, Any]) -> None:
     console.print(
-        f"price {mlx(job['charge_umlx'])} MLX (held before it ran: {mlx(job['bound_umlx'])})\n"
-        f"job {job_id}: {job['state']} on {_name_of(network, attempt['node'])}"
+        f"\n{job['prompt_tokens']} tokens in, {job['output_tokens']} out; price {mlx(job['charge_umlx'])} MLX "
+        f"(held before it ran: {mlx(job['bound_umlx'])})"
     )
+
+
+def _ask_and_kill(network: LocalNetwork) -> None:
+    """The answer's Mac is killed in the middle of a sentence; another one ends it."""
+    console.print(
+        f"\n[bold]Sam asks again, and the Mac that answers is killed mid-sentence:[/bold] {LONG_QUESTION}"
+    )
+    job_id, chunks = _open(network, LONG_QUESTION, max_tokens=LONG_TOKENS)
+    victim: LocalNode | None = None
+    killed_at = paused_seconds = 0.0
+    for count, text in enumerate(chunks):
+        if count == 0:
+            victim = _node_of(
+                network, network.client("Sam").get(f"/v1/jobs/{job_id}")["attempts"][-1]["node"]
+            )
+        waited_seconds = time.monotonic() - killed_at
+        if killed_at and not paused_seconds and waited_seconds > SEAM_SECONDS:
+            paused_seconds = waited_seconds
+            console.print(SEAM, end="", style="bold red", highlight=False)
+        _write(text)
+        if count == KILL_AFTER and victim is not None:
+            victim.process.kill()
+            killed_at = time.monotonic()
+    _write("\n")
+    _show_seam(network, job_id, paused_seconds)
+
+
+def _show_seam(network: LocalNetwork, job_id: str, paused_seconds: float) -> None:
+    job = network.client("Sam").get(f"/v1/jobs/{job_id}")
+    last = job["attempts"][-1]
+    first = next((attempt for attempt in job["attempts"] if attempt["state"] == "lost"), last)
+    if paused_seconds:
+        console.print(
+            f"\n[bold red]{SEAM}[/bold red] {_name_of(network, first['node'])} was killed here (SIGKILL). "
+            f"{_name_of(network, last['node'])} went on after {paused_seconds:.1f} s.",
+            highlight=False,
+        )
+    else:
+        console.print("\nThe answer was whole before its Mac was gone.")
+    _show_price(job)
+    for attempt in job["attempts"]:
+        console.print(
+            f"  {_name_of(network, attempt['node'])}: {attempt['delivered_tokens']} tokens, "
+            f"{mlx(attempt['share_umlx'])} MLX for its owner"
+        )
+    if job["state"] != "done":
+        raise LocalError(f"job {job_id} ended as {job['state']}: {job['error']}")
+
+
+def _node_of(network: LocalNetwork, node_id: str) -> LocalNode | None:
+    for node in network.nodes:
+        if any(found["id"] == node_id for found in network.client(node.owner).get("/v1/nodes")["data"]):
+            return node
+    return None
 
 
 def _name_of(network: LocalNetwork, node_id: str) -> str:
-    for node in network.nodes:
-        for found in network.client(node.owner).get("/v1/nodes")["data"]:
-            if found["id"] == node_id:
-                return str(found["name"])
-    return node_id
+    node = _node_of(network, node_id)
+    return node.name if node is not None else node_id
 
 
 def _show_money(network: LocalNetwork) -> None:
     console.print()
     for account in ("Sam", *(node.owner for node in network.nodes)):
         found = network.client(account).get("/v1/statement")
-        if found["entries"] or account == "Sam":
+        if found["entries"] or found["held_back"] or account == "Sam":
             console.print(statement_table(found))
     books: dict[str, Any] = network.client("Operator").get("/v1/ledger/trial-balance")
     console.print(
