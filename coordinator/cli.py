@@ -25,6 +25,7 @@ from coordinator.placement_cli import placement_app
 from coordinator.policy_cli import budget_app, gifts_app, rates_app, voucher_app
 from coordinator.seats_cli import seats_app
 from coordinator.statements_cli import mlx, statements_app
+from coordinator.world_cli import show_world
 
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
@@ -44,6 +45,7 @@ app.add_typer(nodes_app, name="nodes")
 app.add_typer(accounts_app, name="accounts")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(statements_app)
+_ = app.command("world")(show_world)
 app.add_typer(seats_app)
 app.add_typer(gifts_app)
 app.add_typer(voucher_app, name="voucher")

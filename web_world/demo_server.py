@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 
 from fastapi import FastAPI
 
-from web_world.demo import DemoWork, demo_fleet
+from web_world.demo import SPREAD_DEGREES, DemoWork, demo_fleet
 from web_world.feed import SNAPSHOT_TICKS, TICK_SECONDS, Feed
 from web_world.routes import make_router
 from web_world.source import SERIES_MINUTES, Checkpoint, Pulse, WorldFacts
@@ -17,15 +18,19 @@ from web_world.source import SERIES_MINUTES, Checkpoint, Pulse, WorldFacts
 CHECKPOINT_ENTRIES = 1_284_331
 
 
-def demo_feed(macs: int, *, seed: int, now_us: int | None = None) -> Feed:
-    """A feed over `macs` made-up Macs, its last thirty minutes filled. A fixed time stands still."""
-    fleet = demo_fleet(macs, seed=seed, now_us=now_us or _wall_us())
+def demo_feed(
+    count: int, *, seed: int, now_us: int | None = None, spread_degrees: float = SPREAD_DEGREES
+) -> Feed:
+    """A feed over `count` made-up Macs, its last thirty minutes filled. A fixed time stands still."""
+    fleet = demo_fleet(count, seed=seed, now_us=now_us or _wall_us(), spread_degrees=spread_degrees)
     work = DemoWork(fleet, seed=seed)
 
     def read_facts() -> WorldFacts:
         moment_us = now_us or _wall_us()
+        # Nobody leaves a made-up fleet, however long it is looked at.
+        macs = tuple(replace(mac, seen_us=moment_us) for mac in fleet) if now_us is None else fleet
         checkpoint = Checkpoint(CHECKPOINT_ENTRIES, "0" * 64, moment_us)
-        return WorldFacts(now_us=moment_us, macs=fleet, checkpoint=checkpoint)
+        return WorldFacts(now_us=moment_us, macs=macs, checkpoint=checkpoint)
 
     def read_pulse() -> Pulse:
         return work.step(TICK_SECONDS)
@@ -36,9 +41,16 @@ def demo_feed(macs: int, *, seed: int, now_us: int | None = None) -> Feed:
     return feed
 
 
-def demo_app(macs: int, *, seed: int = 1, now_us: int | None = None, origin: str = "") -> FastAPI:
+def demo_app(
+    macs: int,
+    *,
+    seed: int = 1,
+    now_us: int | None = None,
+    origin: str = "",
+    spread_degrees: float = SPREAD_DEGREES,
+) -> FastAPI:
     """The pages, the snapshot and the stream over `demo_feed`."""
-    feed = demo_feed(macs, seed=seed, now_us=now_us)
+    feed = demo_feed(macs, seed=seed, now_us=now_us, spread_degrees=spread_degrees)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:

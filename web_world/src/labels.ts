@@ -41,7 +41,7 @@ export function paintLabels(
     const mark = marks.get(index);
     const point = mark ?? lens.point(country.longitude, country.latitude);
     if (point.facing < FACING_MIN) continue;
-    const count = country.isAtLeast && country.lights === 1 ? text("at-least-one") : number(country.lights);
+    const count = countOf(country);
     const name = countryName(country.code);
     canvas.font = `600 ${SIZE}px ${theme.font}`;
     const width = canvas.measureText(name).width;
@@ -56,6 +56,11 @@ export function paintLabels(
     outlined(canvas, name, point.x, y, `600 ${SIZE}px ${theme.font}`, theme.label, theme);
     outlined(canvas, count, point.x, y + LINE, `${SIZE - 1.5}px ${theme.font}`, theme.labelSoft, theme);
   }
+}
+
+function countOf(country: Country): string {
+  if (!country.isAtLeast) return number(country.lights);
+  return country.lights === 1 ? text("at-least-one") : text("at-least", { count: number(country.lights) });
 }
 
 // Light words on a light sky would not be read.
