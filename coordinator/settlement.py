@@ -186,7 +186,8 @@ def _ended_attempts(session: Session, job: Job, end: JobEnd) -> Sequence[Attempt
     """The job's attempts, first to last, with what reached the submitter of each."""
     session.flush()
     attempts = session.scalars(select(Attempt).where(Attempt.job_id == job.id).order_by(Attempt.fence)).all()
-    for attempt, received in zip(attempts, received_of(attempts, end.received_tokens), strict=True):
+    counts = received_of(attempts, end.received_tokens, end.output_tokens)
+    for attempt, received in zip(attempts, counts, strict=True):
         attempt.received_tokens = received
     return attempts
 

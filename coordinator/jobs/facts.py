@@ -5,7 +5,7 @@ Everything here was counted or decided by the coordinator; a node's own claims a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, cast
 
 from coordinator.jobs.models import Attempt, Job
@@ -71,17 +71,20 @@ def ending_of(state: str, reason: str | None) -> Ending:
     return _ENDINGS[state]
 
 
-def received_of(attempts: Iterable[Attempt], received_tokens: int) -> list[int]:
-    """How many of each attempt's tokens are among the first `received_tokens` of the answer.
+def received_of(attempts: Sequence[Attempt], received_tokens: int, output_tokens: int) -> list[int]:
+    """How many of each attempt's tokens are among the first `received_tokens` of the answer, which
+    has `output_tokens`.
 
-    `attempts` in order of their fences. What is marked as not proven counts as not received.
+    `attempts` in order of their fences. What is marked as not proven counts as not received; nor
+    does what more was delivered than the answer has: it was lost, and later attempts made it anew.
     """
     found: list[int] = []
-    start = 0
+    start = min(0, output_tokens - sum(attempt.delivered_tokens for attempt in attempts))
     for attempt in attempts:
-        count = min(max(received_tokens - start, 0), attempt.delivered_tokens)
+        end = start + attempt.delivered_tokens
+        count = max(0, min(received_tokens, end) - max(start, 0))
         found.append(0 if attempt.zero_reason == NOT_PROVEN else count)
-        start += attempt.delivered_tokens
+        start = end
     return found
 
 

@@ -95,12 +95,19 @@ def test_a_job_that_crashes_macs_alike_is_to_blame_itself() -> None:
     [(0, [0, 0, 0]), (2, [2, 0, 0]), (3, [3, 0, 0]), (5, [3, 0, 2]), (7, [3, 0, 4]), (99, [3, 0, 4])],
 )
 def test_what_was_received_is_the_answers_beginning(received: int, expected: list[int]) -> None:
-    assert received_of([attempt(1, 3), attempt(2, 0), attempt(3, 4)], received) == expected
+    assert received_of([attempt(1, 3), attempt(2, 0), attempt(3, 4)], received, 7) == expected
+
+
+def test_what_was_lost_and_made_anew_is_the_later_attempts() -> None:
+    rows = [attempt(1, 20), attempt(2, 30)]
+    assert received_of(rows, 30, 30) == [0, 30]
+    assert received_of(rows, 12, 30) == [0, 12]
+    assert received_of(rows, 40, 40) == [10, 30]
 
 
 def test_what_is_not_proven_counts_for_nothing_and_keeps_its_place() -> None:
     rows = [attempt(1, 3, zero_reason=NOT_PROVEN), attempt(2, 4)]
-    assert received_of(rows, 7) == [0, 4]
+    assert received_of(rows, 7, 7) == [0, 4]
     rows[0].received_tokens = 0
     first, second = facts_of(job(), rows, rate=RATE).attempts
     assert (first.delivered_tokens, first.received_tokens, second.received_tokens) == (0, 0, 4)
