@@ -13,6 +13,7 @@ its longest.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from node_agent.protocol.cards import ModelFacts
@@ -78,11 +79,36 @@ def layer_state_bytes(shape: Shape, plan: LayerPlan) -> int:
     return convolution + state.state_values * max(state.state_bytes, shape.activation_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """A model's cache for one sequence, all layers together: bytes a token slot of full attention and
+    of sliding windows, their width, and the bytes of states, whatever the context."""
+
+    full_bytes: float
+    sliding_bytes: float
+    window: int
+    state_bytes: int
+
+
+@lru_cache(maxsize=1024)
+def cache_layout(shape: Shape, kv_bits: int | None = None) -> CacheLayout:
+    """The layout of a shape's cache; placement asks for it for every host."""
+    per_slot = {"full": 0.0, "sliding": 0.0}
+    plans = layer_plans(shape)
+    for plan in plans:
+        if plan.attention is not None:
+            per_slot[plan.attention] += layer_kv_bytes_per_token(shape, plan, kv_bits=kv_bits)
+    return CacheLayout(
+        full_bytes=per_slot["full"],
+        sliding_bytes=per_slot["sliding"],
+        window=shape.sliding.window if shape.sliding is not None else 0,
+        state_bytes=sum(layer_state_bytes(shape, plan) for plan in plans),
+    )
+
+
 def kv_bytes_per_token(card: ModelFacts) -> int:
     """Bytes that a further token adds to a long context: all layers but the sliding ones."""
-    shape = card.shape
-    plans = [plan for plan in layer_plans(shape) if plan.attention == "full"]
-    return round(sum(layer_kv_bytes_per_token(shape, plan) for plan in plans))
+    return round(cache_layout(card.shape).full_bytes)
 
 
 def slot_tokens(context_tokens: int) -> int:
@@ -111,9 +137,10 @@ def kv_bytes(card: ModelFacts, context_tokens: int, width: int, *, kv_bits: int 
     """
     if width < 1:
         raise ValueError("width must be at least 1")
-    plans = layer_plans(card.shape)
-    one = sum(layer_cache_bytes(card.shape, plan, context_tokens, kv_bits=kv_bits) for plan in plans)
-    return round(width * one)
+    slots = slot_tokens(context_tokens)
+    layout = cache_layout(card.shape, kv_bits)
+    one = slots * layout.full_bytes + min(slots, layout.window) * layout.sliding_bytes
+    return round(width * (one + (layout.state_bytes if context_tokens else 0)))
 
 
 def is_fused(shape: Shape, *, kv_bits: int | None = None) -> bool:
@@ -132,7 +159,7 @@ def activation_bytes(
     sliding layers hold until the chunk is done, and without a fused kernel one layer's scores:
     chunk x context x heads x 10 bytes (5 with latent attention). A mixture of experts is as wide as the experts of a token.
     """
-    plans = layer_plans(shape)
+    layout = cache_layout(shape)
     experts = shape.experts
     wide = shape.intermediate
     if experts is not None:
@@ -140,11 +167,10 @@ def activation_bytes(
         wide = max(wide, shape.intermediate) if experts.dense_layers else wide
     chunk = chunk_tokens * (6 * shape.hidden + 3 * wide) * shape.activation_bytes
     # Windows keep window - 1 old rows beside the chunk's until they are rolled.
-    sliding = [plan for plan in plans if plan.attention == "sliding"]
-    rolled = chunk_tokens * sum(layer_kv_bytes_per_token(shape, plan) for plan in sliding)
+    rolled = chunk_tokens * layout.sliding_bytes
     seen = context_tokens
-    if not any(plan.attention == "full" for plan in plans):
-        seen = min(seen, shape.sliding.window + chunk_tokens) if shape.sliding else 0
+    if not layout.full_bytes:
+        seen = min(seen, layout.window + chunk_tokens) if layout.window else 0
     is_compressed = shape.latent is not None and not shape.latent.expanded
     each = LATENT_SCORE_BYTES if is_compressed else SCORE_BYTES
     scores = 0 if is_fused(shape) else min(chunk_tokens, seen) * seen * shape.heads * each
