@@ -329,3 +329,15 @@ async def test_a_job_that_nobody_can_take_ends_before_its_hold_does(
         result = await sam.get(f"/v1/jobs/{job_id}/result")
         assert (result.status_code, result.json()["error"]["code"]) == (409, "no_host_available")
     coordinator.check_books()
+
+
+async def test_every_replica_is_told_of_a_new_job_and_of_no_replay(
+    coordinator: Coordinator, sam: httpx2.AsyncClient
+) -> None:
+    topics: list[str] = []
+    coordinator.runtime.publish_later = topics.append
+    body = {"kind": "completions", "request": completion()}
+    for _ in range(2):
+        answer = await sam.post("/v1/jobs", json=body, headers={"Idempotency-Key": "one"})
+        assert answer.status_code == 202
+        assert topics == ["dispatch"]
