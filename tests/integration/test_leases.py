@@ -335,7 +335,11 @@ async def test_every_replica_is_told_of_a_new_job_and_of_no_replay(
     coordinator: Coordinator, sam: httpx2.AsyncClient
 ) -> None:
     topics: list[str] = []
-    coordinator.runtime.publish_later = topics.append
+
+    def note(topic: str) -> None:
+        topics.append(topic)
+
+    coordinator.runtime.publish_later = note
     body = {"kind": "completions", "request": completion()}
     for _ in range(2):
         answer = await sam.post("/v1/jobs", json=body, headers={"Idempotency-Key": "one"})
