@@ -147,7 +147,8 @@ class Reservations:
             lease = DispatcherLease(name=LEASE_NAME, holder="", epoch=0, expires_us=0)
             session.add(lease)
         is_ours = lease.holder == self._holder and lease.epoch == self._epoch
-        if not is_ours and lease.expires_us > now_us and lease.holder:
+        # One that ends later than any can is of a clock that has been set back since: nobody's.
+        if not is_ours and now_us < lease.expires_us <= expires_us and lease.holder:
             log.info("lease_held_by_another")
             return False
         if not is_ours:
