@@ -108,14 +108,16 @@ def demand_json(demand: Demand) -> dict[str, Json]:
 
 
 def examples_json(catalogue: Catalogue) -> list[Json]:
-    """What one MLX buys of a small, a middle and a large model of the catalogue, at its price;
-    `is_served` tells whether jobs can ask for it yet.
+    """What one MLX buys of a small, a middle and a large model of the catalogue, at its price: the
+    smallest that is served, and the middle and largest that are known. `is_served` tells whether
+    jobs can ask for it yet.
     """
     known = (*catalogue.cards.values(), *catalogue.unpinned.values())
     by_size = sorted(known, key=lambda card: (card.weights_bytes, card.id))
     if not by_size:
         return []
-    chosen = {"small": by_size[0], "middle": by_size[len(by_size) // 2], "large": by_size[-1]}
+    small = next((card for card in by_size if card.id in catalogue.cards), by_size[0])
+    chosen = {"small": small, "middle": by_size[len(by_size) // 2], "large": by_size[-1]}
     return [
         {
             "size": size,
