@@ -12,7 +12,8 @@ A `Write` reads what it needs under lock, refuses by raising `Refused` *before i
 anything*, and returns its value with the ledger commands that belong to it. The commands of all
 writes go to the ledger together and last, since its chain row is held from there to the commit.
 Anything else that goes wrong (a constraint, a command that the ledger rejects) undoes the batch,
-and its writes run again one by one, so that only the one at fault fails.
+and its writes run again one by one, so that only the one at fault fails; all fail if the database
+was lost.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from uuid import UUID
 import structlog
 from sqlalchemy.orm import Session
 
-from coordinator.db import Database
+from coordinator.db import Database, DatabaseUnavailable
 from ledger import book
 from ledger.commands import Applied, Command, Outcome, Rejected
 
@@ -241,8 +242,9 @@ class GroupCommit:
             results = self._try(batch, turn)
         except Exception as error:  # noqa: BLE001
             turn.end()
-            if len(batch) == 1:
-                _answer([(batch[0].answer, _Failed(error))])
+            # Nobody knows whether a lost database has committed: a second try could do all twice.
+            if len(batch) == 1 or isinstance(error, DatabaseUnavailable):
+                _answer([(waiting.answer, _Failed(error)) for waiting in batch])
                 return
             log.info("batch_undone", writes=len(batch), error=type(error).__name__)
             for waiting in batch:

@@ -16,7 +16,6 @@ from typing import Any, Final, Protocol, TypeVar, final
 from unittest.mock import patch
 
 import anyio.to_thread
-from sqlalchemy import BigInteger, literal
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
@@ -28,7 +27,7 @@ from coordinator.recovery import recover
 from coordinator.runtime import Runtime
 from coordinator.settings import Settings
 from coordinator.upkeep import SCHEDULE
-from ledger import book
+from ledger import store_sqlite
 from tests.simulation.loop import Life, ProcessDied, VirtualLoop
 from tests.simulation.model import CATALOGUE, ScriptedTokenizer
 from tests.simulation.storage import Storage
@@ -147,10 +146,6 @@ def _always(answer: Any) -> Callable[[object], Any]:
     return lambda _asked: answer
 
 
-def _ledger_clock(_connection: object) -> Any:
-    return literal(clock.wall_us(), BigInteger)
-
-
 @contextlib.contextmanager
 def substitutes(
     loop: VirtualLoop, storage: Storage, sources: clock.Sources, mishaps: Mishaps, draws: Random
@@ -169,7 +164,7 @@ def substitutes(
         stack.enter_context(clock.replaced_by(sources))
         stand_ins: list[tuple[Any, str, Any]] = [
             (anyio.to_thread, "run_sync", run_sync),
-            (book, "clock_us", _ledger_clock),
+            (store_sqlite, "time", SimpleNamespace(time_ns=sources.wall_ns)),
             (runtime, "make_engine", _always(storage.engine)),
             (runtime, "migrate", _always(None)),
             (runtime, "SoleUse", _Unlocked),
@@ -202,7 +197,6 @@ class Coordinator:
         self.is_serving = False
         self.app: Final = SimpleNamespace(state=SimpleNamespace(runtime=None))
         self.on_gone: Callable[[int], None] = lambda _: None
-        self.starts = 0
 
     def start(self) -> None:
         """Start a process, unless one runs."""
@@ -224,7 +218,6 @@ class Coordinator:
             return
         self.app.state.runtime = self.runtime
         self.is_serving = True
-        self.starts += 1
         self._tell("coordinator", "serves")
         await self._keep_up(self.runtime)
 

@@ -402,7 +402,6 @@ class Submitter:
             headers = {"last-event-id": str(heard.last_id)} if heard.last_id else {}
             exchange = self._send(lambda request: jobs_api.events(request, job_id, None), None, headers)
             watcher = self._leave_later(exchange, leaves)
-            starts = self._coordinator.starts
             try:
                 if await self._hear(exchange, heard) is not None:
                     self.check_text(job_id, heard)
@@ -415,9 +414,6 @@ class Submitter:
             if exchange.status == 410:
                 return
             await asyncio.sleep(self._draws.uniform(0.1, 5.0))
-            if self._coordinator.starts != starts:
-                # Another process tells the answer from its start: its prefix is gone.
-                heard = Heard()
 
     async def _fetch(self, job_id: str) -> None:
         """Ask for the result until there is one, or none will come."""

@@ -28,6 +28,7 @@ from tests.simulation.submitters import Submitter
 
 QUIET_SECONDS_MAX: Final = 6000.0  # after all faults; the slowest Mac needs 180 s for one answer
 LOOK_SECONDS: Final = 5.0
+RESERVE_SECONDS_MAX: Final = 60.0
 REPAIR_SECONDS: Final = 10.0
 OWNER_GRACE_SECONDS: Final = 1.0
 REFUSALS: Final = frozenset({4400, 4401, 4403, 4409, 4426})
@@ -66,6 +67,7 @@ class World:
         self._sockets: Final[list[Socket]] = []
         self._connections = 0
         self.is_calm = False
+        self._chosen_since: dict[str, float] = {}
         self.mishap: Final = Mishap(self._draws.of("mishaps"), self._committed, self._die_inside)
         self.coordinator: Final = Coordinator(
             self.loop, store.settings, self._draws.of("coordinator"), self.tell
@@ -227,11 +229,25 @@ class World:
             for fault in (task.exception() for task in asking if task.done()):
                 if fault is not None:
                     raise fault
+            self._look_at_queue()
             unrest = self._unrest(asking) if self.is_calm else ["not calm yet"]
             if not unrest:
                 return
             if self.loop.time() > deadline:
                 self.violate("L9 liveness", f"{QUIET_SECONDS_MAX:g} s after all faults: {'; '.join(unrest)}")
+
+    def _look_at_queue(self) -> None:
+        """L9: a job that placement has a host for is not left in the queue."""
+        runtime, now = self.coordinator.runtime, self.loop.time()
+        refused = runtime.dispatcher.last_look if runtime is not None else {}
+        found: dict[str, float] = {}
+        if self.is_calm and self.coordinator.is_serving:
+            for job in self.oracle.jobs.values():
+                if job.state == "queued" and job.id not in refused:
+                    found[job.id] = self._chosen_since.get(job.id, now)
+                    if now - found[job.id] > RESERVE_SECONDS_MAX:
+                        self.violate("L9 liveness", f"{job.id} is chosen for, and never reserved")
+        self._chosen_since = found
 
     def _unrest(self, asking: list[asyncio.Task[None]]) -> list[str]:
         found = [
@@ -361,6 +377,7 @@ class World:
                 self.violate("payloads go with the job", f"{job_id} left its {part}")
         for submitter in self.submitters:
             self._judge_submitter(submitter)
+        self._judge_requests()
         with self._store.engine.connect() as connection:
             self._reconcile(connection)
 
@@ -372,6 +389,15 @@ class World:
             found = self.oracle.jobs[job_id].charge_umlx
             if charge != found:
                 self.violate("the bill is the charge", f"{job_id}: told {charge}, charged {found}")
+
+    def _judge_requests(self) -> None:
+        """No request makes two jobs: one of them would be paid for and read by nobody."""
+        requests: Counter[str] = Counter()
+        for submitter in self.submitters:
+            requests[submitter.account.account_id] += submitter.requests
+        for account, jobs in Counter(job.account_id for job in self.oracle.jobs.values()).items():
+            if jobs > requests[account]:
+                self.violate("one job a request", f"{account} sent {requests[account]} and has {jobs}")
 
     def _reconcile(self, connection: Connection) -> None:
         for drift in statements.reconcile(connection):
