@@ -18,6 +18,8 @@ from node_agent.sizing.weights import Weights, heads_of, layer_plans, weights_fo
 CHIP: Final = re.compile(r"\bM(\d{1,2})\b(?: (Pro|Max|Ultra))?")
 # A chip that no table knows, by its kind: GPU cores of the smallest one made so far.
 CORES_LEAST: Final = {"": 7, "Pro": 14, "Max": 24, "Ultra": 48}
+# Bytes a parameter above which weights are taken as not quantised, whatever the card says of it.
+FLOAT_BYTES_LEAST: Final = 1.5
 # Families that normalise before and after attention and feed-forward part.
 SANDWICH: Final = frozenset({"gemma2", "gemma3", "gemma3_text", "gemma4", "gemma4_text", "olmo2", "olmo3"})
 
@@ -68,7 +70,8 @@ class Work:
 @lru_cache(maxsize=1024)
 def _work(shape: Shape, weights: Weights) -> Work:
     plans = layer_plans(shape)
-    experts, width = shape.experts, shape.quantisation
+    experts = shape.experts
+    held = sum(weights.layer_bytes) + weights.outer_bytes
     expert_layers = sum(plan.feed == "experts" for plan in plans)
     of_experts = 0.0
     if experts is not None:
@@ -88,7 +91,7 @@ def _work(shape: Shape, weights: Weights) -> Work:
         expert_parameters=of_experts,
         attention=_attention(shape),
         is_sandwich=shape.model_type in SANDWICH,
-        is_float=width is None or width.bits >= 16,
+        is_float=held >= FLOAT_BYTES_LEAST * weights.parameters_total,
     )
 
 
