@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from web_world.demo import SPREAD_DEGREES
 from web_world.demo_server import demo_app
 from web_world.privacy import HOUR_US
 
@@ -34,9 +35,12 @@ def chromium() -> str | None:
     return found or (str(MAC_CHROME) if MAC_CHROME.exists() else None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Generator[Browser]:
-    """One browser for all tests; without a GPU, whose emulation would be slower than none."""
+    """One browser for a file's tests; without a GPU, whose emulation would be slower than none.
+
+    Not for longer: while playwright's loop runs in this thread, no other test can run its own.
+    """
     path = chromium()
     if path is None:
         pytest.skip("no Chromium: apt-get install chromium, or set CHROMIUM to its path")
@@ -46,12 +50,12 @@ def browser() -> Generator[Browser]:
         made.close()
 
 
-def serve(macs: int) -> Generator[str]:
+def serve(macs: int, *, spread_degrees: float = SPREAD_DEGREES) -> Generator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     origin = f"http://127.0.0.1:{port}"
-    app = demo_app(macs, seed=2, now_us=NOW_US, origin=origin)
+    app = demo_app(macs, seed=2, now_us=NOW_US, origin=origin, spread_degrees=spread_degrees)
     server = uvicorn.Server(
         uvicorn.Config(app, port=port, log_level="error", timeout_graceful_shutdown=1, ws="none")
     )
@@ -66,13 +70,13 @@ def serve(macs: int) -> Generator[str]:
     thread.join()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def world() -> Generator[str]:
     """The pages over 2,000 Macs; the origin."""
     yield from serve(FLEET)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def small_world() -> Generator[str]:
     """The pages over 3 Macs."""
     yield from serve(FEW)

@@ -168,6 +168,10 @@ def test_axe_finds_nothing(world: str, visit: NewVisit, code: str, theme: str) -
 def test_nothing_sticks_out_at_any_width(world: str, visit: NewVisit, code: str, width: int) -> None:
     page = visit(viewport={"width": width, "height": 800}).go(f"{world}/{code}/")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    table, room = page.evaluate(
+        "['table', '#countries'].map((name) => document.querySelector(name).getBoundingClientRect().width)"
+    )
+    assert table <= room + 1
     small = page.evaluate(
         """(least) => [...document.querySelectorAll('a, button, summary')]
             .filter((element) => !element.closest('.skip') && element.checkVisibility())

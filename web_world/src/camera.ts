@@ -39,7 +39,7 @@ export class Lens {
     if (isFlat) {
       const fit = Math.min(width / 5.42, height / 2.7);
       this.radius = fit * zoom;
-      this.projection = geoEqualEarth().scale(this.radius).translate([x, y]).rotate([-longitude, 0]).precision(0.4);
+      this.projection = geoEqualEarth().scale(this.radius).translate([x, y]).rotate([-longitude, 0]).precision(1);
       const middle = this.projection([longitude, latitude]);
       if (middle) this.projection.translate([x, y - (middle[1] - y)]);
     } else {
@@ -87,15 +87,7 @@ export class Lens {
   // The sine of the height at which something that stands overhead at this place is seen from the
   // place at a point of the canvas.
   heights(longitude: number, latitude: number): (x: number, y: number) => number {
-    if (this.camera.isFlat) {
-      const sine = Math.sin(latitude * RADIANS);
-      const cosine = Math.cos(latitude * RADIANS);
-      return (x, y) => {
-        const [lambda, phi] = this.projection.invert?.([x, y]) ?? [0, 0];
-        const height = Math.max(-90, Math.min(90, phi)) * RADIANS;
-        return sine * Math.sin(height) + cosine * Math.cos(height) * Math.cos((lambda - longitude) * RADIANS);
-      };
-    }
+    if (this.camera.isFlat) return this.#flatHeights(longitude, latitude);
     const overhead = this.point(longitude, latitude);
     const [sunX, sunY] = [(overhead.x - this.centre[0]) / this.radius, (overhead.y - this.centre[1]) / this.radius];
     return (x, y) => {
@@ -104,6 +96,42 @@ export class Lens {
       if (out > 1) [dx, dy] = [dx / out, dy / out];
       return dx * sunX + dy * sunY + Math.sqrt(Math.max(0, 1 - dx * dx - dy * dy)) * overhead.facing;
     };
+  }
+
+  // On the flat map a row has one latitude, and its longitudes are evenly spaced.
+  #flatHeights(longitude: number, latitude: number): (x: number, y: number) => number {
+    const sine = Math.sin(latitude * RADIANS);
+    const cosine = Math.cos(latitude * RADIANS);
+    const [middle] = this.centre;
+    let row = Number.NaN;
+    let [fixed, swing, step] = [0, 0, 0];
+    return (x, y) => {
+      if (y !== row) {
+        row = y;
+        const phi = this.projection.invert?.([middle, y])?.[1] ?? 0;
+        const height = Math.max(-90, Math.min(90, phi)) * RADIANS;
+        [fixed, swing] = [sine * Math.sin(height), cosine * Math.cos(height)];
+        const ahead = this.projection.invert?.([middle + 10, y])?.[0] ?? 0;
+        step = wrapped(ahead - this.camera.longitude) / 10;
+      }
+      const lambda = this.camera.longitude + (x - middle) * step;
+      return fixed + swing * Math.cos((lambda - longitude) * RADIANS);
+    };
+  }
+
+  // The directions right, up and out of the picture, as unit vectors of the Earth.
+  get axes(): [readonly number[], readonly number[], readonly number[]] {
+    const [sinLongitude, cosLongitude, sinMiddle, cosMiddle] = this.#vectors;
+    return [
+      [-sinLongitude, cosLongitude, 0],
+      [-sinMiddle * cosLongitude, -sinMiddle * sinLongitude, cosMiddle],
+      [cosMiddle * cosLongitude, cosMiddle * sinLongitude, sinMiddle],
+    ];
+  }
+
+  // Whether the globe's edge lies outside the canvas.
+  get isFilled(): boolean {
+    return !this.camera.isFlat && this.radius > 1.02 * (Math.hypot(this.width, this.height) / 2 + Math.abs(this.centre[1] - this.height / 2));
   }
 
   pixels(kilometres: number): number {

@@ -8,7 +8,12 @@ interface WireLand {
   polygons: number[][][];
 }
 
-export async function loadLand(name: string, version: string): Promise<GeoPermissibleObjects> {
+export interface Land {
+  type: "MultiPolygon";
+  coordinates: [number, number][][][];
+}
+
+export async function loadLand(name: string, version: string): Promise<Land> {
   const answer = await fetch(`/world/static/${name}.json${version}`);
   if (!answer.ok) throw new Error(`${name}: ${answer.status}`);
   const { step, polygons } = (await answer.json()) as WireLand;
@@ -26,6 +31,57 @@ export async function loadLand(name: string, version: string): Promise<GeoPermis
   return { type: "MultiPolygon", coordinates: polygons.map((rings) => rings.map(ring)) };
 }
 
+// Every point of the fine land as a unit vector, ring by ring, for near views of the globe.
+export type Vectors = Float32Array[];
+
+export function vectorsOf(land: Land): Vectors {
+  return land.coordinates.flat().map((ring) => {
+    const made = new Float32Array(ring.length * 3);
+    ring.forEach(([longitude, latitude], index) => {
+      const [lambda, phi] = [(longitude! * Math.PI) / 180, (latitude! * Math.PI) / 180];
+      made.set([Math.cos(phi) * Math.cos(lambda), Math.cos(phi) * Math.sin(lambda), Math.sin(phi)], index * 3);
+    });
+    return made;
+  });
+}
+
+const POINT_PIXELS = 0.8; // points nearer than this to the one before are left out
+
+// d3 would clip and resample each of tens of thousands of points. Where the globe's edge is not
+// seen that is not needed: what lies behind it is moved to the edge, outside the picture.
+function traceNear(canvas: CanvasRenderingContext2D, lens: Lens, vectors: Vectors): void {
+  const [right, up, out] = lens.axes as [number[], number[], number[]];
+  const [x0, y0] = lens.centre;
+  const { radius, width, height } = lens;
+  canvas.beginPath();
+  for (const ring of vectors) {
+    const path: number[] = [];
+    let [left, top, high, low] = [Infinity, Infinity, -Infinity, -Infinity];
+    let [beforeX, beforeY, isSeen] = [Infinity, Infinity, false];
+    for (let at = 0; at < ring.length; at += 3) {
+      const [a, b, c] = [ring[at]!, ring[at + 1]!, ring[at + 2]!];
+      let x = a * right[0]! + b * right[1]!;
+      let y = a * up[0]! + b * up[1]! + c * up[2]!;
+      if (a * out[0]! + b * out[1]! + c * out[2]! < 0) {
+        const length = Math.hypot(x, y) || 1;
+        [x, y] = [x / length, y / length];
+      } else {
+        isSeen = true;
+      }
+      x = x0 + radius * x;
+      y = y0 - radius * y;
+      if (Math.abs(x - beforeX) + Math.abs(y - beforeY) < POINT_PIXELS) continue;
+      [beforeX, beforeY] = [x, y];
+      [left, high, top, low] = [Math.min(left, x), Math.max(high, x), Math.min(top, y), Math.max(low, y)];
+      path.push(x, y);
+    }
+    if (!isSeen || path.length < 6 || high < 0 || left > width || low < 0 || top > height) continue;
+    canvas.moveTo(path[0]!, path[1]!);
+    for (let at = 2; at < path.length; at += 2) canvas.lineTo(path[at]!, path[at + 1]!);
+    canvas.closePath();
+  }
+}
+
 const GRATICULE = geoGraticule().step([20, 20])();
 const SPHERE: GeoPermissibleObjects = { type: "Sphere" };
 // From sunset through twilight into the night: the sine of the sun's height.
@@ -37,7 +93,8 @@ export function paintEarth(
   canvas: CanvasRenderingContext2D,
   lens: Lens,
   theme: Theme,
-  land: GeoPermissibleObjects | undefined,
+  land: Land | undefined,
+  near: Vectors | undefined,
   now: number,
 ): void {
   const path = geoPath(lens.projection, canvas);
@@ -54,9 +111,10 @@ export function paintEarth(
   trace(GRATICULE);
   canvas.stroke();
   if (land) {
-    trace(land);
+    if (near && lens.isFilled) traceNear(canvas, lens, near);
+    else trace(land);
     canvas.fillStyle = theme.land;
-    canvas.fill();
+    canvas.fill("evenodd");
     canvas.lineWidth = 0.8;
     canvas.strokeStyle = theme.coast;
     canvas.stroke();

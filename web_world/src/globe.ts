@@ -1,7 +1,6 @@
 // The globe: a picture with a camera that is moved by mouse, fingers, wheel, keys and buttons.
-import { type GeoPermissibleObjects } from "d3-geo";
 import { type Camera, Lens, moved, wrapped, zoomed } from "./camera";
-import { loadLand, paintEarth } from "./earth";
+import { type Land, loadLand, paintEarth, type Vectors, vectorsOf } from "./earth";
 import { type Box, paintLabels } from "./labels";
 import { circle, makeGlow, paintLights, type Spot, spotsOf } from "./lights";
 import { paintSky } from "./sky";
@@ -11,6 +10,7 @@ import { readTheme, type Theme } from "./theme";
 
 const DENSITY_MAX = 2;
 const FINE_LAND_ZOOM = 2.6;
+const FINE_LAND_FLAT_ZOOM = 5; // there it is drawn by d3, which takes its time
 const KEY_PIXELS = 70;
 const KEY_ZOOM = 1.5;
 const FLIGHT_MS = 700;
@@ -30,8 +30,9 @@ export class Globe extends HTMLElement {
   drawMs = 0;
   #camera: Camera = { longitude: new Date().getTimezoneOffset() / -4, latitude: 24, zoom: 1, isFlat: false };
   #snapshot: Snapshot | undefined;
-  #land: GeoPermissibleObjects | undefined;
-  #fine: GeoPermissibleObjects | "loading" | undefined;
+  #land: Land | undefined;
+  #fine: Land | "loading" | undefined;
+  #near: Vectors | undefined;
   #theme!: Theme;
   #glow!: HTMLCanvasElement;
   #sky: { canvas: HTMLCanvasElement; key: string } | undefined;
@@ -174,7 +175,7 @@ export class Globe extends HTMLElement {
     const lens = new Lens(this.#camera, width, height, [0, this.#lift(height)]);
     this.#lens = lens;
     if (this.#snapshot) canvas.drawImage(this.#skyOf(lens, density), 0, 0, width, height);
-    paintEarth(canvas, lens, this.#theme, this.#landFor(lens.camera.zoom), Date.now());
+    paintEarth(canvas, lens, this.#theme, this.#landFor(lens.camera.zoom), this.#near, Date.now());
     if (this.#snapshot) {
       this.#spots = spotsOf(lens, this.#snapshot.places);
       paintLights(canvas, this.#spots, this.#theme, this.#glow);
@@ -203,13 +204,14 @@ export class Globe extends HTMLElement {
     return this.#sky.canvas;
   }
 
-  #landFor(zoom: number): GeoPermissibleObjects | undefined {
-    if (zoom < FINE_LAND_ZOOM) return this.#land;
+  #landFor(zoom: number): Land | undefined {
+    if (zoom < (this.#camera.isFlat ? FINE_LAND_FLAT_ZOOM : FINE_LAND_ZOOM)) return this.#land;
     if (this.#fine === undefined) {
       this.#fine = "loading";
       loadLand("land-fine", this.#version)
         .then((land) => {
           this.#fine = land;
+          this.#near = vectorsOf(land);
           this.#redraw();
         })
         .catch(() => (this.#fine = undefined));

@@ -37,4 +37,4 @@ live-on = Live
 live-off = Not live: the picture is from before
 not-told = –
 measure = { $value } { $unit }
-minutes-summary = Now { $now }, at most { $peak }.
+minutes-summary = Now { $now }, at most { $peak }

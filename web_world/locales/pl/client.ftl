@@ -48,4 +48,4 @@ live-on = Na żywo
 live-off = Bez połączenia: obraz sprzed chwili
 not-told = –
 measure = { $value } { $unit }
-minutes-summary = Teraz { $now }, najwięcej { $peak }.
+minutes-summary = Teraz { $now }, najwięcej { $peak }

@@ -36,4 +36,4 @@ live-on = براہِ راست
 live-off = براہِ راست نہیں: تصویر کچھ پہلے کی ہے
 not-told = –
 measure = { $value } { $unit }
-minutes-summary = ابھی { $now }، زیادہ سے زیادہ { $peak }۔
+minutes-summary = ابھی { $now }، زیادہ سے زیادہ { $peak }

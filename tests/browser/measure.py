@@ -1,0 +1,186 @@
+"""What the map costs: bytes, requests, drawing, and the server's work for a thousand readers.
+
+`python -m tests.browser.measure` prints a table, and its figures as JSON on the last line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import httpx2
+import psutil
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.browser.conftest import chromium, serve
+from web_world.demo import DemoWork, demo_fleet
+from web_world.privacy import HOUR_US, advance
+from web_world.snapshot import Minutes, encode, view_of
+from web_world.texts import LANGUAGES
+
+READERS: Final = 1_000
+TICK_SECONDS: Final = 0.5
+MEASURE_SECONDS: Final = 10.0
+PAINTS: Final = 40
+NOW_US: Final = 500_000 * HOUR_US
+WIDE_DEGREES: Final = 4.0
+SERVER: Final = """
+import sys, uvicorn
+from web_world import feed
+feed.TICK_SECONDS = float(sys.argv[2])
+from web_world.demo_server import demo_app
+uvicorn.run(demo_app(200, seed=1), port=int(sys.argv[1]), log_level="error", backlog=2048)
+"""
+
+
+def main() -> None:
+    """Measure everything and print it."""
+    path = chromium()
+    if path is None:
+        raise SystemExit("no Chromium: apt-get install chromium, or set CHROMIUM to its path")
+    figures: dict[str, float] = {}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--disable-gpu", "--no-sandbox"])
+        with contextmanager(serve)(20_000) as origin:
+            figures |= page_figures(browser, origin)
+        figures |= drawing_figures(browser)
+        browser.close()
+    figures["snapshot_gzip_bytes_100k"] = snapshot_bytes(100_000)
+    figures["sse_us_per_reader_and_frame"] = reader_microseconds()
+    for name, value in figures.items():
+        sys.stdout.write(f"{name:32} {value:>12,.1f}\n")
+    sys.stdout.write(json.dumps(figures) + "\n")
+
+
+def page_figures(browser: Browser, origin: str) -> dict[str, float]:
+    """Requests of the English page, bytes of its style, script and data, and what axe finds."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    _ = page.goto(f"{origin}/en/")
+    page.wait_for_timeout(3000)
+    context.close()
+    counted = [url for url in asked if re.search(r"\.(js|css|json)\b", url)]
+    sizes = [len(gzip.compress(httpx2.get(url, trust_env=False).content, 9)) for url in counted]
+    violations = 0
+    for language in LANGUAGES:
+        for theme in ("light", "dark"):
+            context = browser.new_context(color_scheme=theme, reduced_motion="reduce")
+            page = context.new_page()
+            _ = page.goto(f"{origin}/{language.code}/")
+            page.wait_for_timeout(1500)
+            axe: Any = Axe()
+            violations += int(axe.run(page).violations_count)
+            context.close()
+    return {"page_gzip_bytes": sum(sizes), "requests": len(asked), "axe_violations": violations}
+
+
+def drawing_figures(browser: Browser) -> dict[str, float]:
+    """CPU milliseconds of one picture with the places of 2,500 cells, whole Earth and near."""
+    found: dict[str, float] = {}
+    with contextmanager(serve_wide)() as origin:
+        context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
+        page = context.new_page()
+        _ = page.goto(f"{origin}/en/")
+        page.wait_for_timeout(4000)
+        for name, camera in (
+            ("draw_ms_2500_cells", {"longitude": 10, "latitude": 40, "zoom": 1, "isFlat": False}),
+            ("draw_ms_flat", {"longitude": 0, "latitude": 0, "zoom": 1, "isFlat": True}),
+            ("draw_ms_near", {"longitude": 10, "latitude": 50, "zoom": 9, "isFlat": False}),
+        ):
+            page.evaluate("(camera) => { document.querySelector('mlx-globe').camera = camera }", camera)
+            page.wait_for_timeout(1500)
+            times: list[float] = page.evaluate(
+                """(paints) => {
+                    const globe = document.querySelector('mlx-globe');
+                    return Array.from({length: paints}, () => { globe.paint(); return globe.drawMs; });
+                }""",
+                PAINTS,
+            )
+            # The lower quartile: what else runs here only ever adds.
+            found[name] = statistics.quantiles(times, n=4)[0]
+        context.close()
+    return found
+
+
+def serve_wide() -> Generator[str]:
+    return serve(100_000, spread_degrees=WIDE_DEGREES)
+
+
+def snapshot_bytes(count: int) -> int:
+    """A snapshot's size with many cells, gzip."""
+    fleet = demo_fleet(count, seed=3, now_us=NOW_US, spread_degrees=WIDE_DEGREES)
+    roster = advance(None, fleet, NOW_US)
+    minutes = Minutes((12_345,) * 30, (3_456_789,) * 30)
+    view = view_of(roster, DemoWork(fleet, seed=1).step(5), minutes, None, now_us=NOW_US)
+    return len(encode(view).gzipped)
+
+
+def reader_microseconds() -> float:
+    """CPU microseconds of the server for each reader and frame, with 1,000 readers; an upper bound,
+    since what it does without readers is in it."""
+    with contextmanager(server_process)() as (port, cpu_seconds):
+        return asyncio.run(_read(port, cpu_seconds))
+
+
+def server_process() -> Generator[tuple[int, Callable[[], float]]]:
+    port = 18_473
+    command = [sys.executable, "-c", SERVER, str(port), str(TICK_SECONDS)]
+    server = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": "."})
+    process = psutil.Process(server.pid)
+
+    def cpu_seconds() -> float:
+        times = process.cpu_times()
+        return times.user + times.system
+
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                _ = httpx2.get(f"http://127.0.0.1:{port}/en/", trust_env=False)
+                break
+            except httpx2.TransportError:
+                assert time.monotonic() < deadline, "the pages' server did not start"
+                time.sleep(0.2)
+        yield port, cpu_seconds
+    finally:
+        server.terminate()
+        _ = server.wait(timeout=20)
+
+
+async def _read(port: int, cpu_seconds: Callable[[], float]) -> float:
+    frames = 0
+
+    async def read() -> None:
+        nonlocal frames
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /world/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        while chunk := await reader.read(1 << 16):
+            frames += chunk.count(b"event: ")
+
+    readers = [asyncio.create_task(read()) for _ in range(READERS)]
+    await asyncio.sleep(5)
+    before, seen = cpu_seconds(), frames
+    await asyncio.sleep(MEASURE_SECONDS)
+    spent, sent = cpu_seconds() - before, frames - seen
+    for task in readers:
+        _ = task.cancel()
+    _ = await asyncio.gather(*readers, return_exceptions=True)
+    return math.inf if sent == 0 else 1e6 * spent / sent
+
+
+if __name__ == "__main__":
+    main()
