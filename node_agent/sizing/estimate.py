@@ -12,7 +12,7 @@ from typing import Any, Final
 from node_agent.protocol.cards import ModelFacts
 from node_agent.sizing import pods, ranks, sharding, speed
 from node_agent.sizing.hosts import Limit, MacSpec, PodSpec, Usable
-from node_agent.sizing.memory import MemoryParts, needed_parts
+from node_agent.sizing.memory import PREFILL_CHUNK_TOKENS, MemoryParts, needed_parts
 from node_agent.sizing.work import Machine, work_of
 
 LIMITS: Final[dict[Limit, str]] = {
@@ -126,9 +126,13 @@ class Job:
 
 def estimate_mac(card: ModelFacts, mac: MacSpec, job: Job) -> Estimate:
     """The job on one Mac."""
-    rank = RankEstimate(
-        mac.name, card.shape.layers, needed_parts(card, job.tokens, job.concurrency), mac.usable()
+    needed = needed_parts(
+        card,
+        job.tokens,
+        job.concurrency,
+        chunk_tokens=mac.prefill_chunk_tokens or PREFILL_CHUNK_TOKENS,
     )
+    rank = RankEstimate(mac.name, card.shape.layers, needed, mac.usable())
     if mac.accelerated:
         machine, work = mac.machine(), work_of(card)
         prompt = speed.prompt_seconds(work, machine, job.prompt_tokens)

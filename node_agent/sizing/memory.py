@@ -29,11 +29,11 @@ PROCESS_BYTES: Final = 512 * 1024**2
 # weights and cache was 0.8 GB in the median and 1.5 GB in the 95th percentile, whatever the model.
 RESERVE_PPM: Final = 100_000
 RESERVE_BYTES_MAX: Final = 2_000_000_000
-# Head sizes for which MLX on Metal never writes the matrix of attention scores (0.32: 256 is fused
-# where the context is long, which is where it matters).
-FUSED_HEAD_DIMS: Final = frozenset({64, 80, 96, 128, 256})
+# Head sizes for which MLX on Metal never writes the matrix of attention scores. Newer versions may
+# fuse 96 and 256 as well; published peaks of models with 256 are those of an unfused kernel.
+FUSED_HEAD_DIMS: Final = frozenset({64, 80, 128})
 # Bytes a score when it does: scores, softmax and a copy in two types. Measured at 1.3 to 2.8 times
-# four bytes on MLX's CPU backend; a published peak (+41 GB, 16 heads, 131k) agrees.
+# four bytes on MLX's CPU backend; six published peaks agree within 7 %.
 SCORE_BYTES: Final = 10
 # Latent attention writes the scores of the rotary part and hands them to a fused kernel as a mask
 # (published: +5 GB for 128 heads, 2048 tokens against 4096).
@@ -198,16 +198,23 @@ def reserve_bytes(weights: int) -> int:
 
 
 def needed_parts(
-    card: ModelFacts, context_tokens: int, width: int, *, kv_bits: int | None = None
+    card: ModelFacts,
+    context_tokens: int,
+    width: int,
+    *,
+    kv_bits: int | None = None,
+    chunk_tokens: int = PREFILL_CHUNK_TOKENS,
 ) -> MemoryParts:
     """Bytes by part that `width` sequences of up to `context_tokens` each need on one Mac.
+
+    `chunk_tokens` of a prompt are read at once.
 
     Raises `ValueError` if `width` is below 1 or `context_tokens` is negative.
     """
     cache = kv_bytes(card, context_tokens, width, kv_bits=kv_bits)
     # A quantised cache is read by an unfused kernel.
     shape = card.shape if kv_bits is None else card.shape.model_copy(update={"softcap": True})
-    working = activation_bytes(shape, width, context_tokens=context_tokens)
+    working = activation_bytes(shape, width, context_tokens=context_tokens, chunk_tokens=chunk_tokens)
     return MemoryParts(card.weights_bytes, cache, working, reserve_bytes(card.weights_bytes))
 
 
