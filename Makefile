@@ -8,7 +8,7 @@ UV := .tools/bin/uv
 TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint types imports check format demo-seats bench-serving bench-ledger bench-verify mutate-ledger simulate chaos clean
+.PHONY: help demo up test lint types imports check format demo-seats bench-serving bench-ledger bench-verify mutate-ledger simulate chaos eval-sizing clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ simulate: .venv/.dev ## Live through worlds of faults (SEEDS=1000 SEED=0 JOBS=2,
 
 chaos: .venv/.dev ## Kill, freeze and cut off real processes under load for 10 minutes, then audit
 	.venv/bin/python -m tests.chaos $(CHAOS_ARGS)
+
+eval-sizing: .venv/.dev ## Hold speed forecasts against published Macs (SPEED_DATA=folder)
+	.venv/bin/python -m tests.unit.sizing.evaluate
 
 clean: ## Remove environments and caches of this folder
 	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -182,7 +182,7 @@ def test_a_pipeline_gains_on_long_prompts_only() -> None:
 def test_published_speeds_are_met_within_the_stated_errors() -> None:
     folder = data_folder()
     if folder is None:
-        pytest.skip("SPEED_DATA does not name a folder with published speeds (single_mac_tps.csv)")
+        pytest.skip("no published speeds (single_mac_tps.csv): name their folder by SPEED_DATA")
     found = evaluate(folder)
     assert (found["decode_median"], found["decode_p90"]) < (0.09, 0.26)
     assert found["decode_p90"] < 0.26
