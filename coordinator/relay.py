@@ -308,10 +308,9 @@ class Relay:
             was_before, attempt.is_from_before = attempt.is_from_before, False
             if (job.job_id, attempt.fence) in theirs:
                 theirs.discard((job.job_id, attempt.fence))
-                if attempt.gone_since is not None:
-                    # The time without a socket is no time without progress.
-                    attempt.last_progress_at = clock.monotonic()
-                attempt.gone_since = None
+                # The time on no socket, or on one that was dead and had not been missed, is no time
+                # without progress.
+                attempt.last_progress_at, attempt.gone_since = clock.monotonic(), None
                 self._accepted(job, attempt)
                 self._ask_again(channel, job, attempt)
             elif not attempt.answered.done() and not was_before:

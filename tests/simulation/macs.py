@@ -276,6 +276,12 @@ class Mac:
         return sum(runner.running for runner in self.runners.values())
 
     @property
+    def is_reachable(self) -> bool:
+        """Whether it has a connection on which something arrives, and can answer."""
+        is_heard = self.socket is not None and not self.socket.is_silent
+        return self._is_up and is_heard and not self.is_frozen
+
+    @property
     def is_stalled(self) -> bool:
         """Whether one of its children hears nothing."""
         return any(runner.is_stalled for runner in self.runners.values())

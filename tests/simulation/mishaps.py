@@ -23,6 +23,11 @@ class Mishap:
         self._deaths: list[tuple[int, bool]] = []
         self.injected = 0
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether transactions may fail just now."""
+        return bool(self._windows)
+
     def begin_errors(self, amount: int) -> None:
         """From now on some transactions fail; `amount` says how."""
         self._windows.append(amount)

@@ -34,6 +34,8 @@ FAULTS: Final = frozenset(
 )
 # What an honest node is never told: these say that it broke the protocol.
 ACCUSATIONS: Final = frozenset({"too_many_tokens", "bad_chunk", "cancelled_by_node", "result_not_proven"})
+# What speaks against a Mac; an offer that nobody answers does so only if it has spoken since.
+BLAME: Final = FAULTS - {"offer_unanswered", "download_failed"}
 PAUSE_SECONDS: Final = 30.0
 # The pause counts from the loss, and is seen here when the loss was written.
 PAUSE_SLACK_SECONDS: Final = 15.0
@@ -100,13 +102,15 @@ class Oracle:
         now: Callable[[], float],
         violate: Callable[[str, str], None],
         tell: Callable[[str, object], None],
-        liars: frozenset[str],
+        honest: frozenset[str],
     ) -> None:
         self._connection: Final = connection
         self._now: Final = now
         self._violate: Final = violate
         self._tell: Final = tell
-        self._liars: Final = liars
+        self._honest: Final = honest
+        # Honest nodes on whose Macs nothing has gone wrong yet but the network.
+        self.blameless: Final = set(honest)
         self.jobs: dict[str, JobRow] = {}
         self.attempts: dict[tuple[str, int], AttemptRow] = {}
         self.books: Final = Books()
@@ -199,8 +203,10 @@ class Oracle:
         if attempt.reason in FAULTS and attempt.state in {"lost", "failed"}:
             until = self._now() + PAUSE_SECONDS - PAUSE_SLACK_SECONDS
             self._paused_until[attempt.job_id, attempt.node_id] = until
-        if attempt.reason in ACCUSATIONS and attempt.node_id not in self._liars:
+        if attempt.reason in ACCUSATIONS and attempt.node_id in self._honest:
             self._violate("L7 nobody is blamed", f"{name}: an honest node is told {attempt.reason}")
+        if attempt.reason in BLAME and attempt.node_id in self.blameless:
+            self._violate("L7 nobody is blamed", f"{name}: the network's loss is {attempt.reason}")
 
     # -- memory and seats ------------------------------------------------------------------------
 

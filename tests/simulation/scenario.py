@@ -51,6 +51,8 @@ Lie = Literal[
     "cancels",  # says that it was cancelled
     "never_ends",  # sends tokens and no end
 ]
+# These are no fault of the Mac's.
+NETWORK_FAULTS: Final[frozenset[FaultKind]] = frozenset({"partition", "socket_close", "half_open"})
 # After these nobody can tell which tokens were the model's.
 FALSE_CONTENT: Final[frozenset[Lie]] = frozenset({"garbage", "early_end", "too_many"})
 
@@ -200,7 +202,7 @@ def _fault(draws: Random, index: int, kinds: list[FaultKind], nodes: int, calm_a
         index=index,
         kind=draws.choice(kinds),
         at=draws.uniform(0.0, calm_at),
-        seconds=draws.choice((0.2, 2.0, 10.0, 20.0, 45.0)) * draws.uniform(0.5, 1.5),
+        seconds=draws.choice((0.2, 2.0, 10.0, 20.0, 45.0, 100.0)) * draws.uniform(0.5, 1.5),
         node=draws.randrange(nodes),
         amount=draws.randrange(1, 1 << 16),
     )

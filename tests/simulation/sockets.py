@@ -102,7 +102,7 @@ class Socket:
         self._is_far_open = True
         self._is_far_frozen = False
         self.server: Final = ServerSocket(self, app)
-        low, spread = draws.uniform(0.001, 0.05), draws.choice((0.002, 0.02, 0.2))
+        low, spread = draws.uniform(0.001, 0.05), draws.choice((0.002, 0.02, 0.02, 0.2, 3.0))
         latency = lambda: low + draws.random() * spread
         self._up: Final = _Pipe(self, latency, self.server.arrive)
         self._down: Final = _Pipe(self, latency, self._arrive_down)

@@ -21,7 +21,7 @@ from tests.simulation.mishaps import Mishap
 from tests.simulation.model import CARDS
 from tests.simulation.oracle import FINAL_JOB, LIVE_ATTEMPT, Oracle
 from tests.simulation.process import DATABASE_ERRORS, Coordinator, substitutes
-from tests.simulation.scenario import FALSE_CONTENT, Fault, Scenario
+from tests.simulation.scenario import FALSE_CONTENT, NETWORK_FAULTS, Fault, Scenario
 from tests.simulation.sockets import CLOSE_ERROR, CLOSE_NORMAL, Socket
 from tests.simulation.storage import ORIGIN, WALL_START_NS, Storage, storage
 from tests.simulation.submitters import Submitter
@@ -29,6 +29,7 @@ from tests.simulation.submitters import Submitter
 QUIET_SECONDS_MAX: Final = 6000.0  # after all faults; the slowest Mac needs 180 s for one answer
 LOOK_SECONDS: Final = 5.0
 RESERVE_SECONDS_MAX: Final = 60.0
+LEASE_SECONDS_MAX: Final = 75.0  # a node is lost after 30 s; a dead connection may show after 40 s
 REPAIR_SECONDS: Final = 10.0
 OWNER_GRACE_SECONDS: Final = 1.0
 REFUSALS: Final = frozenset({4400, 4401, 4403, 4409, 4426})
@@ -67,6 +68,7 @@ class World:
         self._sockets: Final[list[Socket]] = []
         self._connections = 0
         self.is_calm = False
+        self._gone_since: dict[str, float] = {}
         self._chosen_since: dict[str, float] = {}
         self.mishap: Final = Mishap(self._draws.of("mishaps"), self._committed, self._die_inside)
         self.coordinator: Final = Coordinator(
@@ -78,7 +80,11 @@ class World:
         self._false: Final = frozenset(mac.node_id for mac in self.macs if mac.spec.lie in FALSE_CONTENT)
         self._look: Final = store.look()
         self.oracle: Final = Oracle(
-            self._look, now=self.loop.time, violate=self.violate, tell=self.tell, liars=liars
+            self._look,
+            now=self.loop.time,
+            violate=self.violate,
+            tell=self.tell,
+            honest=frozenset(mac.node_id for mac in self.macs) - liars,
         )
         self.submitters: Final = [self._submitter(n) for n in range(len(scenario.jobs))]
 
@@ -230,6 +236,7 @@ class World:
                 if fault is not None:
                     raise fault
             self._look_at_queue()
+            self._look_at_leases()
             unrest = self._unrest(asking) if self.is_calm else ["not calm yet"]
             if not unrest:
                 return
@@ -248,6 +255,22 @@ class World:
                     if now - found[job.id] > RESERVE_SECONDS_MAX:
                         self.violate("L9 liveness", f"{job.id} is chosen for, and never reserved")
         self._chosen_since = found
+
+    def _look_at_leases(self) -> None:
+        """L8: a Mac that cannot be reached loses its work, within a bound, while we are there."""
+        now = self.loop.time()
+        if not self.coordinator.is_serving or self.mishap.is_at_work:
+            self._gone_since.clear()
+            return
+        for mac in self.macs:
+            if mac.is_reachable:
+                _ = self._gone_since.pop(mac.node_id, None)
+            else:
+                _ = self._gone_since.setdefault(mac.node_id, now)
+        for (job_id, fence), attempt in self.oracle.attempts.items():
+            gone_since = self._gone_since.get(attempt.node_id, now)
+            if attempt.state in LIVE_ATTEMPT and now - gone_since > LEASE_SECONDS_MAX:
+                self.violate("L8 leases end", f"{job_id} #{fence} outlives its node's connection")
 
     def _unrest(self, asking: list[asyncio.Task[None]]) -> list[str]:
         found = [
@@ -286,6 +309,8 @@ class World:
         }:
             self._befall_coordinator(fault)
         elif mac is not None:
+            if fault.kind not in NETWORK_FAULTS:
+                self.oracle.blameless.discard(mac.node_id)
             self._befall_mac(fault, mac)
 
     def _befall_coordinator(self, fault: Fault) -> None:
