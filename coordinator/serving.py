@@ -26,6 +26,7 @@ from coordinator.runtime import Runtime
 from coordinator.settings import Settings
 from coordinator.sole_use import InUseError
 from node_agent.protocol.messages import FRAME_BYTES_MAX
+from web_world.feed import Feed
 
 BACKLOG: Final = 2048
 SHUTDOWN_SECONDS: Final = 10  # whatever is under way when all streams have ended gets so long
@@ -70,12 +71,14 @@ def read_settings(home: Path, **given: object) -> Settings:
 class DrainingServer(uvicorn.Server):
     """Lets answers end before it closes sockets and requests."""
 
-    def __init__(self, config: uvicorn.Config, runtime: Runtime) -> None:
+    def __init__(self, config: uvicorn.Config, runtime: Runtime, world: Feed) -> None:
         super().__init__(config)
         self._runtime: Final = runtime
+        self._world: Final = world
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no new work, let what runs end or be stored, then close. A second signal cuts it short."""
+        self._world.end()
         draining = asyncio.create_task(self._runtime.drain())
         while not draining.done() and not self.force_exit:
             await asyncio.wait({draining}, timeout=FORCE_LOOK_SECONDS)
@@ -98,7 +101,7 @@ def make_server(app: FastAPI, *, shutdown_seconds: int = SHUTDOWN_SECONDS) -> uv
         timeout_graceful_shutdown=shutdown_seconds,
         server_header=False,
     )
-    return DrainingServer(config, app.state.runtime)
+    return DrainingServer(config, app.state.runtime, app.state.world)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -48,6 +48,7 @@ class Feed:
         self._connected = -1
         self._readers: Final[set[asyncio.Queue[bytes]]] = set()
         self._making: Final = asyncio.Lock()
+        self._is_ended = False
 
     async def run(self) -> None:
         """Tick until cancelled. A reading that fails is told in the log and tried again."""
@@ -133,10 +134,18 @@ class Feed:
                 _ = queue.get_nowait()
             queue.put_nowait(frame)
 
+    def end(self) -> None:
+        """End all streams: the process is about to stop, and readers come back by themselves."""
+        self._is_ended = True
+        for queue in self._readers:
+            if queue.full():
+                _ = queue.get_nowait()
+            queue.put_nowait(b"")
+
     @contextlib.contextmanager
     def reading(self) -> Generator[asyncio.Queue[bytes] | None]:
         """A reader's queue of frames while the block runs; None if there are too many readers."""
-        if len(self._readers) >= READERS_MAX:
+        if self._is_ended or len(self._readers) >= READERS_MAX:
             yield None
             return
         queue: asyncio.Queue[bytes] = asyncio.Queue(QUEUE_FRAMES)
@@ -159,4 +168,6 @@ class Feed:
                         frame = await queue.get()
                 except TimeoutError:
                     frame = KEEP_ALIVE
+                if not frame:
+                    return
                 yield frame

@@ -128,3 +128,12 @@ async def test_a_stream_begins_with_when_to_come_back() -> None:
     await world.feed.tick(0)
     assert decoded(await waiting)[0] == "snapshot"
     await frames.aclose()
+
+
+async def test_streams_end_when_the_process_does() -> None:
+    world = World(mac(1))
+    frames = world.feed.frames()
+    _ = await anext(frames)
+    world.feed.end()
+    assert [frame async for frame in frames] == []
+    assert [frame async for frame in world.feed.frames()] == [b"retry: 60000\n\n"]

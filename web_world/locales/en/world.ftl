@@ -50,6 +50,7 @@ legend-pod = A square: a Mac in a pod, several cabled together.
 legend-alone = A dashed ring: a country with at least one Mac. How many, it does not tell.
 legend-star = A star: a Mac that shows no place.
 legend-night = The shaded side of the Earth has night.
+legend-spark = A widening circle: work on the network. Where it shines is drawn by lot among the lights.
 
 privacy-title = Why nobody can be found here
 privacy-chosen = A Mac has the place its owner chose: none, the country, or an area of about { $area } km². Nothing is guessed from addresses, and the exact spot never leaves the Mac.

@@ -52,6 +52,7 @@ legend-pod = Kwadrat: Mac w zespole, czyli wśród kilku połączonych kablami.
 legend-alone = Przerywany okrąg: kraj, w którym jest co najmniej jeden Mac. Ile ich jest, tego nie zdradza.
 legend-star = Gwiazda: Mac, który nie pokazuje miejsca.
 legend-night = Po zacienionej stronie Ziemi jest noc.
+legend-spark = Rozchodzący się okrąg: praca w sieci. Gdzie rozbłyśnie, o tym wśród światełek decyduje los.
 
 privacy-title = Dlaczego nikogo tu nie można znaleźć
 privacy-chosen = Mac ma takie miejsce, jakie wybrał właściciel: żadne, kraj albo obszar około { $area } km². Niczego nie zgadujemy z adresów, a dokładne miejsce nigdy nie opuszcza Maca.
