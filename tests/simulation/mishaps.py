@@ -49,8 +49,8 @@ class Mishap:
     def on_read(self) -> None:
         """A read may find no database."""
         for amount in self._windows:
-            if amount % 3 == 2 and self._draws.random() < READ_ERROR_CHANCE:
-                self._raise(amount)
+            if self._is_late(amount) and self._draws.random() < READ_ERROR_CHANCE:
+                self._raise(2)
 
     def before_commit(self) -> None:
         """A commit may be refused."""
@@ -68,7 +68,7 @@ class Mishap:
                 self._raise(2)
 
     def _is_late(self, amount: int) -> bool:
-        return amount % 3 == 2 and amount & 8 > 0
+        return amount & 8 > 0
 
     def _chance(self, amount: int) -> float:
         return (0.2, 0.6, 1.0)[(amount >> 4) % 3] if not self._is_late(amount) else 0.5

@@ -66,12 +66,6 @@ MUTANTS: Final = (
         "        room = 10**9\n        ids",
     ),
     Mutant(
-        "end taken before all tokens are here",
-        "coordinator.relay",
-        "        if message.token_count > len(attempt.received):\n",
-        "        if False:\n",
-    ),
-    Mutant(
         "signature and digest not checked",
         "coordinator.relay",
         "if not is_whole or not is_signed_by(public_key, message.signature, statement):",
@@ -138,12 +132,6 @@ MUTANTS: Final = (
         ".where(Slot.id == slot_id)\n            .values(live=Slot.live)",
     ),
     Mutant(
-        "queued twice",
-        "coordinator.reservations",
-        '        if job is None or job.state != "queued" or wanted.job_id not in standings:\n',
-        "        if job is None or wanted.job_id not in standings:\n",
-    ),
-    Mutant(
         "memory of a new slot not reserved",
         "coordinator.reservations",
         ".values(reserved_bytes=Node.reserved_bytes - freed + plan.bytes)",
@@ -208,12 +196,6 @@ MUTANTS: Final = (
         "node_agent.attempt_book",
         "        if attempt.report is None:\n            return\n",
         "        if attempt.report is None:\n            return\n        attempt.token_ids = []\n",
-    ),
-    Mutant(
-        "node keeps an older attempt",
-        "node_agent.state",
-        "            if attempt is not None:\n                self.book.leave(attempt, Phase.LOST)\n            self._answer",
-        "            self._answer",
     ),
     Mutant(
         "node computes on when its owner is back",

@@ -25,6 +25,7 @@ from tests.simulation.storage import KnownSubmitter
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 STATUS_GONE: Final = 499
+STATUS_INTERNAL: Final = 500
 RETRY_STATUSES: Final = frozenset({429, 500, 503})
 
 
@@ -259,6 +260,8 @@ class Submitter:
         body = json.loads(await exchange.whole() or b"{}")
         self._note(exchange)
         self._watch.tell(self.name, f"is answered {exchange.status} {_code(body)}")
+        if exchange.status == STATUS_INTERNAL:
+            self._watch.violate("no internal errors", f"{self.name} is told of one")
         if exchange.status != 200:
             return None
         (choice,) = body["choices"]
@@ -305,6 +308,8 @@ class Submitter:
     def _hear_chunk(self, chunk: dict[str, Any], heard: Heard) -> None:
         if "error" in chunk:
             heard.error = str(chunk["error"].get("code"))
+            if heard.error == "internal_error":
+                self._watch.violate("no internal errors", f"{self.name} is told of one in its stream")
             return
         if chunk.get("usage"):
             heard.usage = chunk["usage"]
