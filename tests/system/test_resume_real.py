@@ -27,10 +27,11 @@ pytestmark = pytest.mark.timeout(600)
 
 BROKEN_WANTED: Final = 50
 TOGETHER: Final = 16
-TOKENS: Final = 250
-TIES_MAX: Final = 5  # of fifty: far above what ties make likely, far below what a wrong seam would do
+TOKENS: Final = 600
+TIES_MAX: Final = 8  # of fifty: far above what ties make likely, far below what a wrong seam would do
 NO_END: Final = {"2": -100}  # the end of a turn never comes
 ROUNDS_MAX: Final = 20
+GONE_SECONDS: Final = 1.6  # longer than the grace: one that is back at once is known to have crashed
 SEED: Final = 20_261_130
 
 
@@ -239,6 +240,8 @@ def kill_while_asking(
     node = node_of(network, job_of(network, answer.job_id)["attempts"][-1]["node"])
     while not (is_due.wait(0.05) or first.done()):
         pass
+    node.process.kill()
+    time.sleep(GONE_SECONDS)
     network.restart_node(node)
     return [task.result() for task in (first, *others)]
 
