@@ -37,7 +37,7 @@ export class Lens {
     this.centre = [width / 2 + offset[0], height / 2 + offset[1]];
     const [x, y] = this.centre;
     if (isFlat) {
-      const fit = Math.min(width / 5.42, height / 2.7);
+      const fit = Math.min(width / 5.6, height / 2.8);
       this.radius = fit * zoom;
       this.projection = geoEqualEarth().scale(this.radius).translate([x, y]).rotate([-longitude, 0]).precision(1);
       const middle = this.projection([longitude, latitude]);

@@ -197,8 +197,8 @@ export class Globe extends HTMLElement {
       const radius = Math.min(width, height) * 0.46;
       const [x, y] = centre;
       const clear = camera.isFlat
-        ? { x, y, radiusX: Math.min(width / 2, height), radiusY: Math.min(width / 4, height / 2) }
-        : { x, y, radiusX: radius, radiusY: radius };
+        ? { x, y, radiusX: Math.min(width / 2, height), radiusY: Math.min(width / 4, height / 2), isFlat: true }
+        : { x, y, radiusX: radius, radiusY: radius, isFlat: false };
       this.#sky = { key, canvas: paintSky(width, height, density, stars, clear, this.#theme) };
     }
     return this.#sky.canvas;

@@ -21,6 +21,7 @@ export interface Clear {
   y: number;
   radiusX: number;
   radiusY: number;
+  isFlat: boolean;
 }
 
 export function paintSky(width: number, height: number, density: number, count: number, clear: Clear, theme: Theme): HTMLCanvasElement {
@@ -37,8 +38,12 @@ export function paintSky(width: number, height: number, density: number, count: 
     let [x, y] = [draw() * width, draw() * height];
     if (count <= FEW) {
       const [angle, reach] = [0.6 + drawn * GOLDEN_ANGLE, 1.06 + 0.16 * draw()];
-      x = clear.x + clear.radiusX * reach * Math.cos(angle);
-      y = clear.y + clear.radiusY * reach * Math.sin(angle);
+      // The flat map reaches from side to side, so there they stand over and under it.
+      if (clear.isFlat) x = width * (0.3 + 0.65 * draw());
+      else x = clear.x + clear.radiusX * reach * Math.cos(angle);
+      const side = clear.isFlat ? (drawn % 2 ? 1 : -1) : Math.sin(angle);
+      y = clear.y + clear.radiusY * reach * side;
+      [x, y] = [Math.max(8, Math.min(width - 8, x)), Math.max(8, Math.min(height - 8, y))];
     } else if (((x - clear.x) / clear.radiusX) ** 2 + ((y - clear.y) / clear.radiusY) ** 2 < 1) {
       continue;
     }
