@@ -4,9 +4,11 @@ import { type Land, loadLand, paintEarth, type Vectors, vectorsOf } from "./eart
 import { type Box, paintLabels } from "./labels";
 import { circle, makeGlow, paintLights, type Spot, spotsOf } from "./lights";
 import { paintSky } from "./sky";
-import { type Country, Kind, onSnapshot, type Place, type Snapshot } from "./snapshot";
-import { countryName, number, tenths, text } from "./texts";
+import { type Country, onSnapshot, type Place, type Snapshot } from "./snapshot";
+import { Sparks } from "./sparks";
+import { number, text } from "./texts";
 import { readTheme, type Theme } from "./theme";
+import { fillTip } from "./tip";
 
 const DENSITY_MAX = 2;
 const FINE_LAND_ZOOM = 2.6;
@@ -15,15 +17,7 @@ const KEY_PIXELS = 70;
 const KEY_ZOOM = 1.5;
 const FLIGHT_MS = 700;
 const NIGHT_MS = 60_000;
-const SPARK_MS = 1_600;
 const SPARK_FRAME_MS = 80;
-const SPARKS_MAX = 10;
-const TICK_MS = 5_000;
-
-interface Spark {
-  place: Place;
-  start: number;
-}
 
 export class Globe extends HTMLElement {
   // How long the last picture took, for measuring.
@@ -39,7 +33,7 @@ export class Globe extends HTMLElement {
   #lens!: Lens;
   #spots: Spot[] = [];
   #hovered: Spot | undefined;
-  #sparks: Spark[] = [];
+  readonly #sparks = new Sparks();
   #sparkTimer: number | undefined;
   #isWaiting = false;
   readonly #base = document.createElement("canvas");
@@ -364,62 +358,22 @@ export class Globe extends HTMLElement {
     this.#tip.hidden = !found;
     this.#base.style.cursor = found ? "pointer" : "";
     this.#paintOver();
-    if (found) this.#tell(found);
+    if (found) fillTip(this.#tip, found, this.#snapshot?.countries[found.place.country], this.#lens);
   }
 
-  #tell(spot: Spot): void {
-    const { place } = spot;
-    const country = this.#snapshot?.countries[place.country];
-    const kind = place.kind === Kind.Country ? "macs-country" : "macs-area";
-    const lines = [place.kind === Kind.Alone ? text("at-least-one") : text(kind, { count: place.lights })];
-    if (place.busyTenths !== null) lines.push(text("share-working", { share: tenths(place.busyTenths) }));
-    if (place.ultraSeats) lines.push(text("ultra-count", { count: place.ultraSeats }));
-    if (place.podMacs) lines.push(text("pod-count", { count: place.podMacs }));
-    const title = document.createElement("strong");
-    title.textContent = country ? countryName(country.code) : "";
-    this.#tip.replaceChildren(title, ...lines.map((line) => Object.assign(document.createElement("span"), { textContent: line })));
-    const { width, height } = this.#lens;
-    const side = spot.x > width * 0.6 ? -1 : 1;
-    this.#tip.style.left = `${spot.x + side * (Math.min(spot.radius, 60) + 12)}px`;
-    this.#tip.style.top = `${Math.max(50, Math.min(height - 60, spot.y))}px`;
-    this.#tip.style.transform = `translate(${side < 0 ? "-100%" : "0"}, -50%)`;
-  }
-
-  // Work on the network as sparks. Where they glow is drawn by lot, which the legend says.
   #kindle(jobs: number): void {
-    const places = this.#snapshot?.places ?? [];
-    if (this.#isCalm.matches || document.hidden || jobs < 1 || places.length === 0) return;
-    const wanted = Math.min(SPARKS_MAX, Math.ceil(jobs / 12));
-    const total = places.reduce((sum, { lights }) => sum + lights, 0);
-    for (let index = 0; index < wanted; index += 1) {
-      let drawn = Math.random() * total;
-      const place = places.find(({ lights }) => (drawn -= lights) <= 0) ?? places[0]!;
-      this.#sparks.push({ place, start: performance.now() + Math.random() * TICK_MS });
-    }
+    if (this.#isCalm.matches || document.hidden) return;
+    this.#sparks.kindle(jobs, this.#snapshot?.places ?? [], performance.now());
     this.#sparkTimer ??= window.setInterval(() => this.#paintOver(), SPARK_FRAME_MS);
   }
 
   #paintOver(): void {
     const density = Math.min(DENSITY_MAX, devicePixelRatio || 1);
-    const { width, height } = this.#lens;
-    const canvas = fitted(this.#over, width, height, density);
-    const now = performance.now();
-    this.#sparks = this.#sparks.filter(({ start }) => now < start + SPARK_MS);
-    if (this.#sparks.length === 0) {
+    const canvas = fitted(this.#over, this.#lens.width, this.#lens.height, density);
+    if (!this.#sparks.paint(canvas, this.#lens, this.#theme, performance.now())) {
       clearInterval(this.#sparkTimer);
       this.#sparkTimer = undefined;
     }
-    for (const { place, start } of this.#sparks) {
-      const share = (now - start) / SPARK_MS;
-      const point = this.#lens.point(place.longitude, place.latitude);
-      if (share < 0 || point.facing < 0.05) continue;
-      circle(canvas, point.x, point.y, 3 + 22 * share);
-      canvas.globalAlpha = (1 - share) ** 2 * 0.8;
-      canvas.strokeStyle = this.#theme.busy;
-      canvas.lineWidth = 1.6;
-      canvas.stroke();
-    }
-    canvas.globalAlpha = 1;
     if (!this.#hovered) return;
     circle(canvas, this.#hovered.x, this.#hovered.y, this.#hovered.radius + 4);
     canvas.strokeStyle = this.#theme.label;

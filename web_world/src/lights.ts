@@ -47,8 +47,10 @@ function apart(rings: Spot[]): void {
       for (const other of rings) {
         if (other === spot) continue;
         const [dx, dy] = [spot.x - other.x, spot.y - other.y];
+        const reach = spot.radius + other.radius + 2;
+        if (Math.abs(dx) > reach || Math.abs(dy) > reach) continue;
         const distance = Math.hypot(dx, dy);
-        const lacking = spot.radius + other.radius + 2 - distance;
+        const lacking = reach - distance;
         if (lacking <= 0) continue;
         // Those in the very same spot part to the south.
         const [ux, uy] = distance > 0.5 ? [dx / distance, dy / distance] : [0.3, 0.95];
