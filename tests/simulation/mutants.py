@@ -109,9 +109,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "exclude list ignored",
-        "coordinator.placement.match",
-        "    if host.node_id in job.excluded_node_ids:\n",
-        "    if False:\n",
+        "coordinator.live",
+        "frozenset(n for n, until in self.excluded.items() if until > now)",
+        "frozenset()",
     ),
     Mutant(
         "an end that fails is given up",
