@@ -8,7 +8,7 @@ UV := .tools/bin/uv
 TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint types imports check format demo-seats bench-serving bench-ledger bench-verify mutate-ledger simulate chaos eval-sizing clean
+.PHONY: help demo up test lint types imports check format demo-seats bench-serving bench-ledger bench-verify mutate-ledger simulate chaos eval-sizing test-browser bench-world clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,12 @@ chaos: .venv/.dev ## Kill, freeze and cut off real processes under load for 10 m
 
 eval-sizing: .venv/.dev ## Hold speed forecasts against published Macs (SPEED_DATA=folder)
 	.venv/bin/python -m tests.unit.sizing.evaluate
+
+test-browser: .venv/.dev ## Run the tests of the public pages in Chromium
+	.venv/bin/pytest tests/browser
+
+bench-world: .venv/.dev ## Measure what the map costs: bytes, requests, drawing, readers
+	.venv/bin/python -m tests.browser.measure $(BENCH_ARGS)
 
 clean: ## Remove environments and caches of this folder
 	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis .import_linter_cache
