@@ -1,32 +1,57 @@
-"""Match one job to the hosts: gates with their reasons, a forecast, then the least loaded.
+"""Match one job to the hosts: gates with their reasons, a forecast, then who is owed most.
 
-Deterministic: the same facts give the same host. Every host is counted once.
+Deterministic: the same facts give the same host, whatever their order. Every host is counted once.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.placement import survival
+from coordinator.placement.fleet import VACANT, Fleet, tie_of
+from coordinator.placement.gates import ABLE, Floats, Look, look_at
+from coordinator.placement.reject import CODES, PASSING_REASONS, REASONS, RejectReason
+from coordinator.placement.slots import NOBODY
 from coordinator.placement.types import (
-    PASSING_REASONS,
     Forecast,
     HostFacts,
     JobFacts,
     NotPlaced,
+    Outlook,
     Placed,
-    RejectReason,
-    SlotFacts,
+    Policy,
     SlotPlan,
 )
-from node_agent.sizing import memory, speed
-
-# Hosts forecast to finish within this factor of the best are taken as equals, and the one that
-# has been given least work for its bandwidth goes first: forecasts are no better than this.
-BAND: Final = 1.15
+from node_agent.sizing import memory
 
 WIDTH_MAX: Final = 8
+POLICY: Final = Policy()
+OUTLOOK: Final = Outlook()
+MIX: Final = np.uint64(0x9E3779B97F4A7C15)
+BIG_NEEDS_MAX: Final = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """What was decided, the row of the host (-1: none), and by row the code of the reason.
+
+    `total_seconds` by row is the job's forecast there, infinite where it cannot run now.
+    """
+
+    choice: Placed | NotPlaced
+    row: int
+    codes: NDArray[np.uint8]
+    total_seconds: Floats
+
+    def reason(self, row: int) -> RejectReason | None:
+        """Why the host of that row did not get the job; None for the one that did."""
+        code = int(self.codes[row])
+        return None if code in {ABLE, VACANT} else REASONS[code - 1]
 
 
 def plan_slot(job: JobFacts, lent_bytes: int, width_max: int = WIDTH_MAX) -> SlotPlan | None:
@@ -50,95 +75,212 @@ def plan_slot(job: JobFacts, lent_bytes: int, width_max: int = WIDTH_MAX) -> Slo
     return None
 
 
-def _gate(job: JobFacts, host: HostFacts) -> RejectReason | None:
-    if job.tokens > job.card.context_tokens:
-        return "context_too_long"
-    if host.node_id in job.excluded_node_ids:
-        return "excluded"
-    if plan_slot(job, host.lent_bytes, width_max=1) is None:
-        return "memory_lent_short"
-    if not host.is_online:
-        return "offline"
-    if host.is_suspect:
-        return "suspect"
-    if host.mode == "draining":
-        return "draining"
-    if host.mode == "away":
-        return "owner_present"
-    return _health_gate(job, host)
+def match(
+    job: JobFacts,
+    hosts: Iterable[HostFacts],
+    *,
+    policy: Policy = POLICY,
+    outlook: Outlook = OUTLOOK,
+) -> Placed | NotPlaced:
+    """Choose a host for `job`, or say how many hosts were rejected for which reason."""
+    fleet = Fleet()
+    for host in hosts:
+        _ = fleet.put(host)
+    return decide(job, fleet, policy=policy, outlook=outlook).choice
 
 
-def _health_gate(job: JobFacts, host: HostFacts) -> RejectReason | None:
-    """A host that failed lately gets work by degrees; a job that may be at fault goes alone."""
-    if host.standing == "paused":
-        return "paused_after_faults"
-    if host.standing == "on_probation" and host.live:
-        return "on_probation"
-    if host.is_kept_apart or (job.is_kept_apart and host.live):
-        return "kept_apart"
+def decide(
+    job: JobFacts,
+    fleet: Fleet,
+    *,
+    policy: Policy = POLICY,
+    outlook: Outlook = OUTLOOK,
+    now_seconds: float = 0.0,
+) -> Decision:
+    """The same on a fleet that is kept. `now_seconds` is on the clock that the fleet was told."""
+    look = look_at(job, fleet)
+    able = np.flatnonzero(look.code == ABLE)
+    look.total[look.code != ABLE] = np.inf
+    if not len(able):
+        return _not_placed(look, now_seconds)
+    cost = _weighed(look, able, policy, outlook)
+    best = float(cost.min())
+    if not job.is_overdue and _soonest(look, now_seconds)[1] * policy.hold_factor < best:
+        look.code[able] = CODES["better_soon"]
+        return _not_placed(look, now_seconds)
+    limit = _limits(look, able, policy, best, now_seconds)
+    in_band = np.flatnonzero(cost <= limit)
+    chosen = in_band[_first(look, able[in_band], cost[in_band])]
+    _tell_the_rest(look, able, cost, limit)
+    row = int(able[chosen])
+    look.code[row] = ABLE
+    return Decision(_placed(look, row), row, look.code, look.total)
+
+
+# -- weighing --------------------------------------------------------------------------------------
+
+
+def _weighed(look: Look, able: NDArray[np.intp], policy: Policy, outlook: Outlook) -> Floats:
+    """Seconds by able host, with what others lose, the owner's return, and memory kept for others."""
+    cost = look.cost[able]
+    fleet = look.fleet
+    if outlook.week_seconds is not None and fleet.has_curves:
+        total = look.total[able]
+        rates = survival.return_rates(
+            fleet.curves[:, : fleet.rows], outlook.week_seconds, float(total.min()) * policy.band
+        )[able]
+        again = policy.leave_seconds + look.prompt[look.classes[able]]
+        cost = cost + (1 - np.exp(-rates * total)) * again
+    if look.job.is_overdue:
+        return cost
+    kept = _kept_bytes(look, outlook)
+    if kept is not None:
+        cost = np.where(fleet.room[able] >= kept, cost * policy.keep_factor, cost)
+    if look.job.own == "prefer":
+        mine = fleet.owner[able] == fleet.owner_number(look.job.submitter_id)
+        cost = np.where(mine, cost / policy.own_factor, cost)
+    return cost
+
+
+def _kept_bytes(look: Look, outlook: Outlook) -> int | None:
+    """Hosts with so much room are kept back: jobs that need it are about, and few could take them."""
+    larger = sorted(need for need in outlook.big_needs if need > look.needed)
+    if not larger:
+        return None
+    rows = len(look.code)
+    is_open = look.fleet.code[:rows] == ABLE
+    room = look.fleet.room[:rows]
+    # Of many needs the largest ones: what they lack the smaller lack too, or find elsewhere.
+    for need in sorted(set(larger))[-BIG_NEEDS_MAX:]:
+        wanted = sum(other >= need for other in larger)
+        if int(np.count_nonzero(is_open & (room >= need))) <= wanted:
+            return need
     return None
 
 
-def _seat(job: JobFacts, host: HostFacts) -> SlotFacts | SlotPlan | RejectReason:
-    """A place in a slot of the host, a slot to make, or why neither is possible now."""
-    revision = job.card.revision
-    for slot in host.slots:
-        if slot.card_revision == revision and slot.tokens_max >= job.tokens:
-            return slot if slot.live < slot.width else "slot_full"
-    if any(slot.live for slot in host.slots):
-        return "memory_busy"
-    plan = plan_slot(job, host.lent_bytes, min(WIDTH_MAX, host.hardware.width))
-    if plan is None:
-        return "memory_lent_short"
-    return SlotPlan(plan.bytes, plan.width, plan.tokens_max, tuple(slot.slot_id for slot in host.slots))
-
-
-def forecast(job: JobFacts, host: HostFacts, *, is_warm: bool, live: int) -> Forecast:
-    """Seconds for this job on this host. Attempts in one slot share the weights' reads, so a
-    further one costs far less than a whole turn; half its share is counted."""
-    step = speed.decode_seconds_per_token(job.card, host.hardware) * (1 + 0.5 * live)
-    return Forecast(
-        load_seconds=0.0 if is_warm else speed.load_seconds(job.card),
-        prefill_seconds=speed.prefill_seconds(job.card, job.prompt_tokens, host.hardware),
-        decode_seconds=step * job.max_tokens,
-        tokens_per_second=1 / step,
-    )
-
-
-def match(job: JobFacts, hosts: Iterable[HostFacts]) -> Placed | NotPlaced:
-    """Choose a host for `job`, or say how many hosts were rejected for which reason."""
-    rejected: Counter[RejectReason] = Counter()
-    candidates: list[tuple[HostFacts, Placed]] = []
-    largest = 0
-    is_ever = False
-    for host in hosts:
-        largest = max(largest, host.lent_bytes)
-        verdict = _gate(job, host)
-        seat = verdict if verdict is not None else _seat(job, host)
-        if isinstance(seat, str):
-            rejected[seat] += 1
-            is_ever = is_ever or seat in PASSING_REASONS
+def _soonest(look: Look, now: float) -> tuple[int, float]:
+    """(row, seconds) of the busy host where the job would end first; (-1, inf) if none is known."""
+    fleet, rows = look.fleet, len(look.code)
+    best = (NOBODY, float("inf"))
+    kinds = ((CODES["slot_full"], fleet.seat_at, True), (CODES["memory_busy"], fleet.idle_at, False))
+    for code, until, is_loaded in kinds:
+        busy = np.flatnonzero((look.code == code) & np.isfinite(until[:rows]))
+        if not len(busy):
             continue
-        is_warm = isinstance(seat, SlotFacts) and seat.is_warm
-        expected = forecast(job, host, is_warm=is_warm, live=host.live)
-        if isinstance(seat, SlotFacts):
-            candidates.append((host, Placed(host.node_id, seat.slot_id, None, expected)))
-        else:
-            candidates.append((host, Placed(host.node_id, None, seat, expected)))
-    if not candidates:
-        needed = memory.needed_bytes(job.card, context_tokens=max(job.tokens, 1), width=1)
-        return NotPlaced(dict(rejected), is_ever, needed, largest)
-    best = min(placed.forecast.total_seconds for _, placed in candidates)
-    band = [entry for entry in candidates if entry[1].forecast.total_seconds <= best * BAND]
-    return min(band, key=_precedence)[1]
+        ends = np.maximum(until[busy] - now, 0.0) + (look.prompt + look.decode)[look.classes[busy]]
+        if not is_loaded:
+            ends += look.load[look.classes[busy]]
+        at = np.lexsort((fleet.tie[busy], ends))[0]
+        best = min(best, (int(busy[at]), float(ends[at])), key=lambda entry: entry[1])
+    return best
 
 
-def _precedence(entry: tuple[HostFacts, Placed]) -> tuple[float, float, str]:
-    """The most owed first, then the soonest done; the id makes it deterministic."""
-    host, placed = entry
-    return (_given_share(host), placed.forecast.total_seconds, host.node_id)
+def _limits(look: Look, able: NDArray[np.intp], policy: Policy, best: float, now: float) -> Floats:
+    """What a host may cost and still be taken for an equal: more if it has long had no work."""
+    limit = np.full(len(able), best * policy.band)
+    if look.job.is_overdue:
+        return limit
+    hungry = now - look.fleet.fed_at[able] - policy.hungry_after
+    at = np.flatnonzero(hungry > 0)
+    if len(at):
+        grown = np.minimum(hungry[at] / max(policy.hungry_full - policy.hungry_after, 1e-9), 1.0)
+        is_trial = tie_of(look.job.job_id.encode()) / 2**64 < policy.trial_share
+        stretch = policy.trial_stretch if is_trial else policy.hungry_stretch
+        full = np.where(grown >= 1, stretch, min(stretch, policy.hungry_stretch))
+        limit[at] = best * np.maximum(policy.band, 1 + grown * (full - 1))
+    return limit
 
 
-def _given_share(host: HostFacts) -> float:
-    """Work given lately against what the host could do: the smaller, the more it is owed."""
-    return host.given_tokens / host.hardware.bandwidth_bytes_per_second
+def _first(look: Look, rows: NDArray[np.intp], cost: Floats) -> int:
+    """Place of the most owed, then the soonest done, then by a hash of host and job."""
+    fleet = look.fleet
+    given = fleet.given[rows]
+    at = np.flatnonzero(given == given.min())
+    at = at[cost[at] == cost[at].min()]
+    if len(at) > 1:
+        mixed = (fleet.tie[rows[at]] ^ np.uint64(tie_of(look.job.job_id.encode()))) * MIX
+        at = at[np.argsort(mixed, kind="stable")]
+    return int(at[0])
+
+
+# -- telling ---------------------------------------------------------------------------------------
+
+
+def _tell_the_rest(look: Look, able: NDArray[np.intp], cost: Floats, limit: Floats) -> None:
+    """Why the able hosts that were not chosen were not."""
+    plain = look.cost[able]
+    is_out = cost > limit
+    code = np.full(len(able), CODES["less_owed"], dtype=np.uint8)
+    code[is_out] = CODES["slower"]
+    weighed_out = is_out & (plain <= limit)
+    code[weighed_out] = CODES["leaves_soon"]
+    # A return costs at most a prompt and a pause; only kept memory multiplies.
+    code[weighed_out & (cost >= plain * 2)] = CODES["kept_for_big"]
+    look.code[able] = code
+
+
+def _counts(look: Look) -> dict[RejectReason, int]:
+    # Comparing bytes one code after the other is faster than counting them all at once.
+    counts: dict[RejectReason, int] = {
+        reason: int(np.count_nonzero(look.code == code)) for reason, code in CODES.items()
+    }
+    return {reason: count for reason, count in counts.items() if count}
+
+
+def _not_placed(look: Look, now: float) -> Decision:
+    rejected = _counts(look)
+    row, seconds = _soonest(look, now)
+    fleet = look.fleet
+    choice = NotPlaced(
+        rejected=rejected,
+        is_ever=not PASSING_REASONS.isdisjoint(rejected),
+        needed_bytes=look.needed,
+        largest_lent_bytes=int(fleet.lent[: fleet.rows].max(initial=0)),
+        soonest_node_id=fleet.node_id(row) if row != NOBODY else None,
+        soonest_seconds=seconds if row != NOBODY else None,
+    )
+    return Decision(choice, NOBODY, look.code, look.total)
+
+
+def _placed(look: Look, row: int) -> Placed:
+    fleet, slot, job = look.fleet, int(look.seat[row]), look.job
+    number = int(fleet.classes[row])
+    is_seated = slot != NOBODY
+    step = look.step(int(fleet.slots.live[slot]) + 1)[number] if is_seated else look.alone[number]
+    is_warm = is_seated and bool(fleet.slots.warm[slot])
+    load = 0.0 if is_warm else float(look.load[number])
+    if not is_seated and look.fetch is not None:
+        load = float(look.total[row] - look.prompt[number] - look.decode[number])
+    decode = float(step) * job.answer_tokens
+    forecast = Forecast(
+        load_seconds=load,
+        prefill_seconds=max(float(look.total[row]) - load - decode, 0.0),
+        decode_seconds=decode,
+        tokens_per_second=1 / float(step),
+    )
+    node_id = fleet.node_id(row)
+    if is_seated:
+        return Placed(node_id, fleet.slots.slot_id(slot), None, forecast, _counts(look))
+    return Placed(node_id, None, _new_slot(look, row), forecast, _counts(look))
+
+
+def _new_slot(look: Look, row: int) -> SlotPlan:
+    """The slot to make there, and the idle ones that go for it: all where one model is held."""
+    fleet, slots = look.fleet, look.fleet.slots
+    here = list(slots.of(int(fleet.first_slot[row])))
+    room = int(fleet.limit[row]) - sum(int(slots.bytes[slot]) for slot in here)
+    going: list[int] = []
+    idle = [slot for slot in here if not slots.live[slot]]
+    if fleet.slots_max[row] > 1:
+        # Cold ones first, then the largest.
+        idle.sort(key=lambda slot: (bool(slots.warm[slot]), -int(slots.bytes[slot]), slots.slot_id(slot)))
+    for slot in idle:
+        is_enough = room >= look.needed and len(here) - len(going) < fleet.slots_max[row]
+        if is_enough and fleet.slots_max[row] > 1:
+            break
+        going.append(slot)
+        room += int(slots.bytes[slot])
+    plan = plan_slot(look.job, room, min(WIDTH_MAX, int(fleet.width[row])))
+    if plan is None:
+        raise AssertionError("a host past the gates has room for the job")
+    return SlotPlan(plan.bytes, plan.width, plan.tokens_max, tuple(slots.slot_id(slot) for slot in going))
