@@ -30,7 +30,7 @@ TOGETHER: Final = 16
 TOKENS: Final = 600
 TIES_MAX: Final = 8  # of fifty: far above what ties make likely, far below what a wrong seam would do
 NO_END: Final = {"2": -100}  # the end of a turn never comes
-ROUNDS_MAX: Final = 20
+ROUNDS_MAX: Final = 40  # a busy machine breaks two or three answers a round
 GONE_SECONDS: Final = 1.6  # longer than the grace: one that is back at once is known to have crashed
 SEED: Final = 20_261_130
 
@@ -207,12 +207,12 @@ def test_answers_broken_at_fifty_tokens_are_the_unbroken_ones(new_network: NewNe
             ties += sum(
                 not expected.is_same(answer) for answer, expected in zip(answers, unbroken, strict=True)
             )
+            assert ties <= TIES_MAX
             broken += broken_in_the_middle(network, answers, bodies)
             if broken >= BROKEN_WANTED:
                 break
             wait_warm(network)
         assert broken >= BROKEN_WANTED
-        assert ties <= TIES_MAX
         books(network)
         for node in network.nodes:
             (found,) = network.client(node.owner).get("/v1/nodes")["data"]
