@@ -54,8 +54,8 @@ bench-verify: .venv/.dev ## Measure verification and proofs over a million ledge
 mutate-ledger: .venv/.dev ## Seed faults into the ledger; every one must be found by a test
 	.venv/bin/python -m tests.mutation.ledger $(MUTATE_ARGS)
 
-simulate: .venv/.dev ## Live through worlds of faults (SEEDS=1000 SEED=0 JOBS=2, or MUTANTS=1)
-	.venv/bin/python -m tests.simulation $(if $(MUTANTS),--mutants,--seeds $(or $(SEEDS),1000) $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs-at-once $(JOBS)))
+simulate: .venv/.dev ## Live through SEEDS worlds of faults, then seed faults into the code (SEEDS=1000 SEED=0 JOBS=2)
+	.venv/bin/python -m tests.simulation --with-mutants --seeds $(or $(SEEDS),1000) $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs-at-once $(JOBS))
 
 chaos: .venv/.dev ## Kill, freeze and cut off real processes under load for 10 minutes, then audit
 	.venv/bin/python -m tests.chaos $(CHAOS_ARGS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -45,6 +46,7 @@ class Channel:
     hardware: wire.Hardware
     socket: WebSocket
     mode: wire.NodeMode = "ready"
+    number: int = 0  # of its challenge: a node's later socket has the higher one
     free_bytes: int = 0
     slots: tuple[wire.SlotReport, ...] = ()
     holds: dict[str, wire.HoldReport] = field(default_factory=dict[str, wire.HoldReport])
@@ -111,18 +113,29 @@ class Fleet:
     def __init__(self) -> None:
         self.channels: dict[str, Channel] = {}
         self.on_change: Callable[[], None] = lambda: None
+        self._sockets = itertools.count(1)
+
+    def number_socket(self) -> int:
+        """The number of a socket that is challenged now."""
+        return next(self._sockets)
 
     def get(self, node_id: str) -> Channel | None:
         """The node's open channel, or None."""
         return self.channels.get(node_id)
 
-    async def add(self, channel: Channel) -> None:
-        """Take over from an older socket of the same node."""
-        older = self.channels.get(channel.node_id)
+    async def add(self, channel: Channel) -> bool:
+        """Take over from an older socket of the same node. False, and this one closed, if it is the
+        older one itself: hellos may be admitted in another order than they were sent.
+        """
+        other = self.channels.get(channel.node_id)
+        if other is not None and other.number > channel.number:
+            await channel.close(CLOSE_TRY_LATER, "a newer socket of this node is there")
+            return False
         self.channels[channel.node_id] = channel
-        if older is not None:
-            await older.close(CLOSE_REPLACED, "a newer socket of this node took over")
+        if other is not None:
+            await other.close(CLOSE_REPLACED, "a newer socket of this node took over")
         self.on_change()
+        return True
 
     def remove(self, channel: Channel) -> bool:
         """Forget the channel; False if a newer one had already taken its place."""

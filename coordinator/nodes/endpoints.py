@@ -142,16 +142,17 @@ async def socket(websocket: WebSocket) -> None:
     """One node's socket: challenge, hello, welcome, then frames until it closes."""
     runtime: Runtime = websocket.app.state.runtime
     await websocket.accept()
-    nonce = channels.make_nonce()
+    number, nonce = runtime.fleet.number_socket(), channels.make_nonce()
     hello = await channels.receive_hello(websocket, nonce)
     if hello is None:
         return
-    channel = await _admit(runtime, websocket, hello)
+    channel = await _admit(runtime, websocket, hello, number)
     if channel is None:
         return
     writer = asyncio.create_task(channel.write_forever())
     try:
-        await runtime.fleet.add(channel)
+        if not await runtime.fleet.add(channel):
+            return
         runtime.relay.node_connected(channel, hello.live)
         runtime.greet(channel)
         log.info("node_connected", node_id=channel.node_id, name=channel.name)
@@ -168,7 +169,9 @@ async def socket(websocket: WebSocket) -> None:
         log.info("node_disconnected", node_id=channel.node_id, goodbye=said)
 
 
-async def _admit(runtime: Runtime, websocket: WebSocket, hello: wire.Hello) -> channels.Channel | None:
+async def _admit(
+    runtime: Runtime, websocket: WebSocket, hello: wire.Hello, number: int
+) -> channels.Channel | None:
     protocol = channels.choose_protocol(hello)
     if protocol is None:
         await websocket.close(channels.CLOSE_PROTOCOL, "no common protocol version: update MLX Node")
@@ -201,6 +204,7 @@ async def _admit(runtime: Runtime, websocket: WebSocket, hello: wire.Hello) -> c
         public_key=node.public_key,
         hardware=hello.hardware,
         socket=websocket,
+        number=number,
         slots=hello.slots,
     )
     _ = channel.send(

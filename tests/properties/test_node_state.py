@@ -30,7 +30,9 @@ from node_agent.events import (
     Send,
     StartRun,
     StartRunner,
+    StartSelfTest,
     StopRun,
+    StopSelfTest,
     Tick,
 )
 from node_agent.protocol import messages as wire
@@ -150,6 +152,8 @@ class NodeMachine(RuleBasedStateMachine):
                 self.child.stopping.add(key)
             case Drained():
                 self.drained = True
+            case StartSelfTest() | StopSelfTest():
+                raise AssertionError("nobody asked for a self-test")
 
     def start(self, generation: int, run: runner.Run) -> None:
         assert self.child is not None

@@ -16,6 +16,7 @@ from tests.simulation.shrink import command_of, fails_alike, keep, rule_of, shri
 from tests.simulation.world import simulate
 
 STORIES_MAX: Final = 3
+MUTANT_SEEDS: Final = 600  # worlds to live through before a seeded fault counts as missed
 STORY_LINES: Final = 60
 
 
@@ -28,7 +29,9 @@ def main() -> int:
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
     be_silent()
     if options.mutants is not None:
-        return try_mutants(options.mutants, seeds=options.seeds or 600)
+        found = try_mutants(options.mutants, seeds=options.seeds or MUTANT_SEEDS)
+        print(json.dumps(found))
+        return 1 if found["missed"] else 0
     if options.seed is not None and options.seeds is None:
         return _replay(options)
     return _run(options)
@@ -44,6 +47,7 @@ def _parse() -> argparse.Namespace:
     _ = parser.add_argument("--shrink", action="store_true", help="make the replayed world small first")
     for name in ("nodes", "jobs", "faults"):
         _ = parser.add_argument(f"--{name}", help=f"keep only these {name}: 0,3 or none")
+    _ = parser.add_argument("--with-mutants", action="store_true", help="and then seed faults into the code")
     _ = parser.add_argument("--mutants", nargs="*", help="seed faults into the code: all, or by a word")
     return parser.parse_args()
 
@@ -69,8 +73,11 @@ def _run(options: argparse.Namespace) -> int:
         _tell_stories(total)
     print("faults:", ", ".join(f"{count} {kind}" for kind, count in total.faults.most_common()))
     print("jobs ended:", ", ".join(f"{count} {state}" for state, count in total.ends.most_common()))
-    print(json.dumps(figures(total, seconds)))
-    return 1 if total.failed else 0
+    found = figures(total, seconds)
+    if options.with_mutants:
+        found |= try_mutants((), seeds=MUTANT_SEEDS)
+    print(json.dumps(found))
+    return 1 if total.failed or found.get("missed") else 0
 
 
 def _tell_stories(total: Tally) -> None:
