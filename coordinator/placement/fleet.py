@@ -8,6 +8,7 @@ attempts in a slot (`set_live`) and work given (`give`).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from typing import Any, Final, final
 
 import numpy as np
@@ -17,7 +18,7 @@ from coordinator.placement import survival
 from coordinator.placement.reject import CODES, RejectReason
 from coordinator.placement.slots import NOBODY, SlotTable
 from coordinator.placement.speeds import SpeedClasses
-from coordinator.placement.types import HostFacts
+from coordinator.placement.types import HostFacts, SlotFacts
 
 ID_BYTES: Final = 72
 GROWTH: Final = 1.25
@@ -141,9 +142,24 @@ class Fleet:
     def set_live(self, slot: int, live: int) -> None:
         """Change how many attempts run in a slot (its number in `slots`)."""
         row = int(self.slots.row[slot])
-        self.live[row] += live - int(self.slots.live[slot])
+        self.live[row] = int(self.live[row]) + live - int(self.slots.live[slot])
         self.slots.live[slot] = live
         self._refresh(row)
+
+    def make_slot(self, row: int, facts: SlotFacts, evicted: Collection[str] = ()) -> int:
+        """Enter a slot on a host, those of the ids taken out before; its number."""
+        first, kept = NOBODY, list(self.slots.of(int(self.first_slot[row])))
+        for slot in reversed(kept):
+            if self.slots.slot_id(slot) in evicted:
+                self.slots.remove(slot)
+            else:
+                self.slots.next[slot] = first
+                first = slot
+        self.first_slot[row] = self.slots.add(row, facts, first)
+        self.live[row] = sum(int(self.slots.live[slot]) for slot in self.slots.of(int(self.first_slot[row])))
+        self.has_several = self.has_several or first != NOBODY
+        self._refresh(row)
+        return int(self.first_slot[row])
 
     def give(self, row: int, seconds: float, *, now_seconds: float) -> None:
         """Note that a host was given work of so many seconds."""
@@ -152,7 +168,8 @@ class Fleet:
 
     def hold(self, row: int, *, is_held: bool) -> None:
         """Keep a host for an older job, or no longer."""
-        self.flags[row] = self.flags[row] | HELD if is_held else self.flags[row] & ~HELD & 255
+        flags = int(self.flags[row])
+        self.flags[row] = flags | HELD if is_held else flags & ~HELD
         self._refresh(row)
 
     def expect_free(self, row: int, *, seat_at: float, idle_at: float) -> None:

@@ -44,7 +44,7 @@ class Look:
     seat: NDArray[np.int32]
     total: Floats
     cost: Floats
-    fetch: NDArray[np.float32] | None = None
+    fetch: Floats | None = None
 
     @property
     def classes(self) -> NDArray[np.int64]:
@@ -184,9 +184,9 @@ def _seconds(look: Look, absent: NDArray[np.bool_] | None) -> None:
     """The job in a slot that is to be made: the model loaded, fetched first where it is absent."""
     look.total = (look.prompt + look.decode + look.load).take(look.classes)
     if absent is not None:
-        rows = np.flatnonzero(absent)
-        look.fetch = look.weights * look.fleet.fetch_rate[: len(look.code)]
-        look.total[rows] += look.fetch[rows]
+        rate = np.where(absent, look.fleet.fetch_rate[: len(look.code)], 0.0)
+        look.fetch = look.weights * rate.astype(np.float64)
+        look.total += look.fetch
     look.cost = look.total.copy()
 
 

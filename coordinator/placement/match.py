@@ -38,13 +38,14 @@ BIG_NEEDS_MAX: Final = 8
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """What was decided, the row of the host (-1: none), and by row the code of the reason.
+    """What was decided, row and slot of the host (-1: none), and by row the code of the reason.
 
     `total_seconds` by row is the job's forecast there, infinite where it cannot run now.
     """
 
     choice: Placed | NotPlaced
     row: int
+    slot: int
     codes: NDArray[np.uint8]
     total_seconds: Floats
 
@@ -103,25 +104,26 @@ def decide(
     look.total[look.code != ABLE] = np.inf
     if not len(able):
         return _not_placed(look, now_seconds)
-    cost = _weighed(look, able, policy, outlook)
+    cost, staying = _weighed(look, able, policy, outlook)
     best = float(cost.min())
     if not job.is_overdue and _soonest(look, now_seconds)[1] * policy.hold_factor < best:
         look.code[able] = CODES["better_soon"]
         return _not_placed(look, now_seconds)
     limit = _limits(look, able, policy, best, now_seconds)
     in_band = np.flatnonzero(cost <= limit)
-    chosen = in_band[_first(look, able[in_band], cost[in_band])]
-    _tell_the_rest(look, able, cost, limit)
+    chosen = in_band[_first(look, able[in_band], cost[in_band], policy, now_seconds)]
+    _tell_the_rest(look, able, cost, staying, limit)
     row = int(able[chosen])
     look.code[row] = ABLE
-    return Decision(_placed(look, row), row, look.code, look.total)
+    return Decision(_placed(look, row), row, int(look.seat[row]), look.code, look.total)
 
 
 # -- weighing --------------------------------------------------------------------------------------
 
 
-def _weighed(look: Look, able: NDArray[np.intp], policy: Policy, outlook: Outlook) -> Floats:
-    """Seconds by able host, with what others lose, the owner's return, and memory kept for others."""
+def _weighed(look: Look, able: NDArray[np.intp], policy: Policy, outlook: Outlook) -> tuple[Floats, Floats]:
+    """Seconds by able host, with what others lose, the owner's return, and memory kept for others;
+    and the same before memory is kept and own Macs are preferred."""
     cost = look.cost[able]
     fleet = look.fleet
     if outlook.week_seconds is not None and fleet.has_curves:
@@ -130,16 +132,18 @@ def _weighed(look: Look, able: NDArray[np.intp], policy: Policy, outlook: Outloo
             fleet.curves[:, : fleet.rows], outlook.week_seconds, float(total.min()) * policy.band
         )[able]
         again = policy.leave_seconds + look.prompt[look.classes[able]]
-        cost = cost + (1 - np.exp(-rates * total)) * again
+        returns = 1 - np.exp(-rates * total)
+        cost = cost * (1 + policy.leave_factor * returns) + returns * again
+    staying = cost
     if look.job.is_overdue:
-        return cost
+        return cost, staying
     kept = _kept_bytes(look, outlook)
     if kept is not None:
         cost = np.where(fleet.room[able] >= kept, cost * policy.keep_factor, cost)
     if look.job.own == "prefer":
         mine = fleet.owner[able] == fleet.owner_number(look.job.submitter_id)
         cost = np.where(mine, cost / policy.own_factor, cost)
-    return cost
+    return cost, staying
 
 
 def _kept_bytes(look: Look, outlook: Outlook) -> int | None:
@@ -191,11 +195,16 @@ def _limits(look: Look, able: NDArray[np.intp], policy: Policy, best: float, now
     return limit
 
 
-def _first(look: Look, rows: NDArray[np.intp], cost: Floats) -> int:
-    """Place of the most owed, then the soonest done, then by a hash of host and job."""
+def _first(look: Look, rows: NDArray[np.intp], cost: Floats, policy: Policy, now: float) -> int:
+    """Place of the hungriest, the most owed, the soonest done, the first by a hash of host and job."""
     fleet = look.fleet
-    given = fleet.given[rows]
-    at = np.flatnonzero(given == given.min())
+    at = np.arange(len(rows))
+    if not look.job.is_overdue:
+        fed_at = fleet.fed_at[rows]
+        if now - fed_at.min() >= policy.hungry_full:
+            at = np.flatnonzero(fed_at == fed_at.min())
+    given = fleet.given[rows[at]]
+    at = at[given == given.min()]
     at = at[cost[at] == cost[at].min()]
     if len(at) > 1:
         mixed = (fleet.tie[rows[at]] ^ np.uint64(tie_of(look.job.job_id.encode()))) * MIX
@@ -206,16 +215,13 @@ def _first(look: Look, rows: NDArray[np.intp], cost: Floats) -> int:
 # -- telling ---------------------------------------------------------------------------------------
 
 
-def _tell_the_rest(look: Look, able: NDArray[np.intp], cost: Floats, limit: Floats) -> None:
+def _tell_the_rest(look: Look, able: NDArray[np.intp], cost: Floats, staying: Floats, limit: Floats) -> None:
     """Why the able hosts that were not chosen were not."""
-    plain = look.cost[able]
     is_out = cost > limit
     code = np.full(len(able), CODES["less_owed"], dtype=np.uint8)
     code[is_out] = CODES["slower"]
-    weighed_out = is_out & (plain <= limit)
-    code[weighed_out] = CODES["leaves_soon"]
-    # A return costs at most a prompt and a pause; only kept memory multiplies.
-    code[weighed_out & (cost >= plain * 2)] = CODES["kept_for_big"]
+    code[is_out & (look.cost[able] <= limit)] = CODES["leaves_soon"]
+    code[is_out & (staying <= limit)] = CODES["kept_for_big"]
     look.code[able] = code
 
 
@@ -239,7 +245,7 @@ def _not_placed(look: Look, now: float) -> Decision:
         soonest_node_id=fleet.node_id(row) if row != NOBODY else None,
         soonest_seconds=seconds if row != NOBODY else None,
     )
-    return Decision(choice, NOBODY, look.code, look.total)
+    return Decision(choice, NOBODY, NOBODY, look.code, look.total)
 
 
 def _placed(look: Look, row: int) -> Placed:
@@ -250,11 +256,14 @@ def _placed(look: Look, row: int) -> Placed:
     is_warm = is_seated and bool(fleet.slots.warm[slot])
     load = 0.0 if is_warm else float(look.load[number])
     if not is_seated and look.fetch is not None:
-        load = float(look.total[row] - look.prompt[number] - look.decode[number])
+        load += float(look.fetch[row])
     decode = float(step) * job.answer_tokens
+    prompt = float(look.prompt[number])
+    if is_seated and job.cached:
+        prompt = max(float(look.total[row]) - load - decode, 0.0)
     forecast = Forecast(
         load_seconds=load,
-        prefill_seconds=max(float(look.total[row]) - load - decode, 0.0),
+        prefill_seconds=prompt,
         decode_seconds=decode,
         tokens_per_second=1 / float(step),
     )

@@ -163,7 +163,8 @@ class Policy:
     `hungry_stretch`, or for one job in `trial_share` (by its id) `trial_stretch`: that is the
     guaranteed share of new and small Macs. No host is hungry beyond a job's deadline.
     `keep_factor`: a host whose memory is kept for big jobs counts as so many times slower.
-    `leave_seconds`: what an owner's return costs a job beside reading its prompt anew.
+    An owner's return costs a job `leave_seconds`, its prompt read anew, and `leave_factor` of its
+    time: a pause for the submitter, and a seat of another host.
     `hold_factor`: a job waits for a busy host if it ends so many times sooner there.
     `own_factor`: own Macs are preferred up to so many times the best one's seconds.
     """
@@ -176,6 +177,7 @@ class Policy:
     trial_stretch: float = 1e6
     keep_factor: float = 3.0
     leave_seconds: float = 10.0
+    leave_factor: float = 1.0
     hold_factor: float = 1.3
     own_factor: float = 3.0
 

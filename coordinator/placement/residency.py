@@ -1,0 +1,223 @@
+"""What each idle Mac should hold next, so that jobs find their model loaded. Pure.
+
+Greedy by gain: the demand of each model, in seconds of work an hour, is set against the hosts that
+hold it; the model and host whose change saves jobs the most seconds of waiting and loading, less
+what the change itself costs, comes first, and each choice lowers what the next of the same model
+would save. A host is left alone until `dwell_seconds` after its last change, and a plan makes at
+most `changes_max` changes: demand is known from the past only.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from node_agent.protocol.cards import ModelFacts
+from node_agent.protocol.messages import Hardware
+from node_agent.sizing import memory, speed
+
+Step = Literal["load", "fetch"]
+
+HORIZON_SECONDS: Final = 3600.0
+DWELL_SECONDS: Final = 1800.0
+CHANGES_MAX: Final = 50
+CONTEXT_TOKENS: Final = 8192  # a slot is sized for at least this much, or the model's own context
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What was asked of one model lately: jobs an hour, waiting ones included, and a usual job."""
+
+    card: ModelFacts
+    revision: str
+    jobs_per_hour: float
+    prompt_tokens: int
+    answer_tokens: int
+
+
+@dataclass(frozen=True)
+class IdleHost:
+    """A Mac on which nothing runs. `on_disk` and `loaded` are revisions; `changed_seconds` ago its
+    last change of model. Without `network_bytes_per_second` it fetches nothing."""
+
+    node_id: str
+    hardware: Hardware
+    lent_bytes: int
+    loaded: frozenset[str] = frozenset()
+    on_disk: frozenset[str] = frozenset()
+    disk_free_bytes: int = 0
+    disk_bytes_per_second: int = speed.DISK_BYTES_PER_SECOND
+    network_bytes_per_second: int | None = None
+    changed_seconds: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Directive:
+    """Hold this model next: load it from disk, or fetch it first. `gain_seconds` over the horizon."""
+
+    node_id: str
+    revision: str
+    step: Step
+    gain_seconds: float
+    cost_seconds: float
+
+
+@dataclass(frozen=True)
+class ResidencyPolicy:
+    """Numbers of a plan, in seconds and counts."""
+
+    horizon_seconds: float = HORIZON_SECONDS
+    dwell_seconds: float = DWELL_SECONDS
+    changes_max: int = CHANGES_MAX
+
+
+POLICY: Final = ResidencyPolicy()
+
+
+@dataclass
+class _Supply:
+    """How many seconds an hour of each model the hosts that hold it can work."""
+
+    capacity: dict[str, float] = field(default_factory=dict[str, float])
+
+    def add(self, revision: str, jobs_per_hour: float) -> None:
+        self.capacity[revision] = self.capacity.get(revision, 0.0) + jobs_per_hour
+
+
+def plan(
+    hosts: Sequence[IdleHost],
+    demands: Sequence[Demand],
+    *,
+    busy_jobs_per_hour: Mapping[str, float] | None = None,
+    policy: ResidencyPolicy = POLICY,
+) -> list[Directive]:
+    """Changes by falling gain, at most one a host.
+
+    `busy_jobs_per_hour` is what hosts at work serve of each revision: they count as supply and are
+    not changed. A host keeps what it holds unless another model saves more than the one it would
+    lose. The order of `hosts` and `demands` does not matter.
+    """
+    wanted = {demand.revision: demand for demand in demands}
+    supply = _Supply(dict(busy_jobs_per_hour or {}))
+    rates = {
+        (host.node_id, demand.revision): _jobs_per_hour(host, demand)
+        for host in hosts
+        for demand in demands
+        if _fits(host, demand)
+    }
+    for host in hosts:
+        for revision in sorted(host.loaded & wanted.keys()):
+            supply.add(revision, rates.get((host.node_id, revision), 0.0))
+    by_id = {host.node_id: host for host in hosts if host.changed_seconds >= policy.dwell_seconds}
+    heap = [
+        (-gain, node_id, revision)
+        for node_id, revision in rates
+        if node_id in by_id
+        and revision not in by_id[node_id].loaded
+        and (gain := _net(by_id[node_id], wanted[revision], wanted, rates, supply, policy)) > 0
+    ]
+    heapq.heapify(heap)
+    found: list[Directive] = []
+    while heap and len(found) < policy.changes_max:
+        _, node_id, revision = heapq.heappop(heap)
+        if node_id not in by_id:
+            continue
+        host, demand = by_id[node_id], wanted[revision]
+        gain = _net(host, demand, wanted, rates, supply, policy)
+        if heap and gain < -heap[0][0]:
+            # Less than when it was entered, as others serve the model now: look again in its turn.
+            if gain > 0:
+                heapq.heappush(heap, (-gain, node_id, revision))
+            continue
+        if gain <= 0:
+            continue
+        del by_id[node_id]
+        found.append(_directive(host, demand, gain))
+        _move(host, demand, rates, supply)
+    return found
+
+
+def _move(host: IdleHost, demand: Demand, rates: Mapping[tuple[str, str], float], supply: _Supply) -> None:
+    supply.add(demand.revision, rates[host.node_id, demand.revision])
+    for revision in host.loaded:
+        supply.add(revision, -rates.get((host.node_id, revision), 0.0))
+
+
+def _directive(host: IdleHost, demand: Demand, gain: float) -> Directive:
+    step: Step = "load" if demand.revision in host.on_disk else "fetch"
+    return Directive(host.node_id, demand.revision, step, gain, _change_seconds(host, demand))
+
+
+def _fits(host: IdleHost, demand: Demand) -> bool:
+    """Whether memory and disk take it, for the usual job and for a context worth loading for."""
+    card = demand.card
+    usual = demand.prompt_tokens + demand.answer_tokens
+    context = min(max(usual, CONTEXT_TOKENS), card.context_tokens)
+    if memory.needed_bytes(card, context_tokens=context, width=1) > host.lent_bytes:
+        return False
+    if demand.revision in host.on_disk or demand.revision in host.loaded:
+        return True
+    is_room = host.disk_free_bytes >= memory.weights_bytes(card)
+    return host.network_bytes_per_second is not None and is_room
+
+
+def _service_seconds(host: IdleHost, demand: Demand) -> float:
+    context = demand.prompt_tokens + demand.answer_tokens // 2
+    step = speed.decode_seconds_per_token(demand.card, host.hardware, context_tokens=context)
+    prompt = speed.prefill_seconds(demand.card, demand.prompt_tokens, host.hardware)
+    return prompt + step * demand.answer_tokens
+
+
+def _jobs_per_hour(host: IdleHost, demand: Demand) -> float:
+    return 3600 / max(_service_seconds(host, demand), 1e-9)
+
+
+def _change_seconds(host: IdleHost, demand: Demand) -> float:
+    """Until the model is in memory."""
+    seconds = speed.load_seconds(demand.card, disk_bytes_per_second=host.disk_bytes_per_second)
+    if demand.revision not in host.on_disk and host.network_bytes_per_second is not None:
+        seconds += memory.weights_bytes(demand.card) / host.network_bytes_per_second
+    return seconds
+
+
+def _saved(demand: Demand, capacity: float, horizon: float) -> float:
+    """Seconds that jobs of a model wait, over the horizon, beside what `capacity` jobs an hour serves.
+
+    Each unserved job would load the model where it is placed. Below full use the wait of a queue,
+    use / (1 - use) of a service, is what capacity still saves.
+    """
+    asked = demand.jobs_per_hour * horizon / 3600
+    load = speed.load_seconds(demand.card)
+    if capacity <= 0:
+        return -asked * (load + horizon / 2)
+    use = demand.jobs_per_hour / capacity
+    unserved = max(0.0, 1 - 1 / use) if use > 0 else 0.0
+    queueing = min(use, 0.95) / (1 - min(use, 0.95)) * 3600 / capacity
+    return -asked * (unserved * (load + horizon / 2) + (1 - unserved) * min(queueing, horizon / 2))
+
+
+def _net(
+    host: IdleHost,
+    demand: Demand,
+    wanted: Mapping[str, Demand],
+    rates: Mapping[tuple[str, str], float],
+    supply: _Supply,
+    policy: ResidencyPolicy,
+) -> float:
+    """Seconds saved by giving the host this model, less those lost by taking its present ones."""
+    cost = _change_seconds(host, demand)
+    horizon = policy.horizon_seconds
+    if cost >= horizon:
+        return 0.0
+    held = supply.capacity.get(demand.revision, 0.0)
+    added = rates[host.node_id, demand.revision] * (1 - cost / horizon)
+    gain = _saved(demand, held + added, horizon) - _saved(demand, held, horizon)
+    for revision in sorted(host.loaded):
+        lost = wanted.get(revision)
+        if lost is not None:
+            has = supply.capacity.get(revision, 0.0)
+            left = max(has - rates.get((host.node_id, revision), 0.0), 0.0)
+            gain -= _saved(lost, has, horizon) - _saved(lost, left, horizon)
+    return gain - cost
