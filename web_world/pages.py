@@ -25,6 +25,8 @@ TEMPLATES: Final = Path(__file__).parent / "templates"
 STATIC: Final = Path(__file__).parent / "static"
 AREA_KM2: Final = 12_000
 CHART_HEIGHT: Final = 100
+# Fetched with the page, not after its style: text that changes its font moves all that is below it.
+FONTS: Final = {"ar": ("vazirmatn-arabic.woff2",), "ur": ("nastaliq.woff2", "nastaliq-bold.woff2")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,10 @@ class Page:
 
 
 WORLD_PAGE: Final = Page("", "world.html", "world-title", "nav-world")
-PAGES: Final = (WORLD_PAGE,)
+PAGES: Final = (
+    WORLD_PAGE,
+    Page("about", "about.html", "about-page-title", "nav-about"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,7 @@ def render(
         "view": view,
         "origin": origin,
         "version": version,
+        "fonts": FONTS.get(language.code, ()),
         "area_km2": AREA_KM2,
         "bars": bars,
         "name": partial(country_name, language=language.code),

@@ -95,6 +95,7 @@ const bundle = (entry, outfile) =>
     absWorkingDir: here,
   });
 await bundle("main.ts", "world.js");
+await bundle("share.ts", "share.js");
 await bundle("styles/world.css", "world.css");
 writeFileSync(join(statics, "land.json"), land("land-110m.json", 0.2, 4));
 writeFileSync(join(statics, "land-fine.json"), land("land-50m.json", 0.06, 5));

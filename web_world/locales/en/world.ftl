@@ -60,7 +60,7 @@ privacy-withdraw = Whoever withdraws their place is gone from the map within the
 
 lend-title = Lend your Mac
 lend-text = Two lines in the Terminal. You choose what the map shows, and see it before anybody else does.
-lend-note = It works while you are away and stops within a second when you come back.
+lend-note = In a checkout of MLX Network. The Mac lends from start to stop, whether you are at it or not.
 
 checkpoint-text = Ledger: { $entries ->
     [one] { $entries } entry

@@ -62,7 +62,7 @@ privacy-withdraw = Kto wycofa swoje miejsce, znika z mapy w ciągu godziny.
 
 lend-title = Użycz Maca
 lend-text = Dwie linijki w Terminalu. To Ty wybierasz, co pokaże mapa, i widzisz to, zanim zobaczą inni.
-lend-note = Pracuje, gdy Cię nie ma, i przestaje w ciągu sekundy, gdy wracasz.
+lend-note = W kopii kodu MLX Network. Mac użycza od startu do zatrzymania, czy przy nim jesteś, czy nie.
 
 checkpoint-text = Księga: { $entries ->
     [one] { $entries } wpis
