@@ -21,6 +21,7 @@ from coordinator.catalogue_cli import catalogue_app
 from coordinator.client import Client, ClientError, default_home, find_access
 from coordinator.ledger_cli import ledger_app
 from coordinator.operators_cli import operators_app
+from coordinator.place_cli import place
 from coordinator.placement_cli import placement_app
 from coordinator.policy_cli import budget_app, gifts_app, rates_app, voucher_app
 from coordinator.seats_cli import seats_app
@@ -54,6 +55,7 @@ app.add_typer(rates_app, name="rates")
 app.add_typer(operators_app, name="operators")
 app.add_typer(catalogue_app, name="catalogue")
 app.add_typer(placement_app)
+_ = app.command()(place)
 
 out = Console()
 err = Console(stderr=True)
