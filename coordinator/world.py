@@ -8,8 +8,10 @@ from sqlalchemy import select
 
 from coordinator.db import database_now_us
 from coordinator.nodes.models import Node
+from coordinator.policy.rate_cards import card_in_force
 from coordinator.runtime import Runtime
 from coordinator.seats.models import SelfTest
+from coordinator.world_terms import terms_of
 from ledger import checkpoints
 from web_world.feed import Feed
 from web_world.privacy import ALONE_KEPT_US
@@ -24,7 +26,7 @@ def feed_of(runtime: Runtime) -> Feed:
 
 
 def facts_of(runtime: Runtime) -> WorldFacts:
-    """Every Mac that was here in the last seven days, and the newest checkpoint. Blocking."""
+    """Every Mac that was here in the last seven days, the rules, the newest checkpoint. Blocking."""
     connected = frozenset(runtime.fleet.channels)
     with runtime.database.read() as session:
         now_us = database_now_us(session)
@@ -43,6 +45,7 @@ def facts_of(runtime: Runtime) -> WorldFacts:
                 Node.place_cell,
             ).where(Node.revoked_us.is_(None), Node.seen_us > now_us - ALONE_KEPT_US)
         ).all()
+        card = card_in_force(session, now_us)
         newest = checkpoints.latest(session.connection())
     macs = tuple(
         MacFacts(
@@ -57,7 +60,8 @@ def facts_of(runtime: Runtime) -> WorldFacts:
         )
         for node_id, owner, seen_us, seat, hardware, kind, country, cell in rows
     )
-    return WorldFacts(now_us=now_us, macs=macs, checkpoint=_checkpoint(newest))
+    terms = terms_of(runtime.settings, card)
+    return WorldFacts(now_us=now_us, macs=macs, terms=terms, checkpoint=_checkpoint(newest))
 
 
 def pulse_of(runtime: Runtime) -> Pulse:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from fastapi import FastAPI
 
 from web_world.demo import SPREAD_DEGREES, DemoWork, demo_fleet
+from web_world.demo_terms import DEMO_TERMS
 from web_world.feed import SNAPSHOT_TICKS, TICK_SECONDS, Feed
 from web_world.routes import make_router
 from web_world.source import SERIES_MINUTES, Checkpoint, Pulse, WorldFacts
@@ -30,7 +31,7 @@ def demo_feed(
         # Nobody leaves a made-up fleet, however long it is looked at.
         macs = tuple(replace(mac, seen_us=moment_us) for mac in fleet) if now_us is None else fleet
         checkpoint = Checkpoint(CHECKPOINT_ENTRIES, "0" * 64, moment_us)
-        return WorldFacts(now_us=moment_us, macs=macs, checkpoint=checkpoint)
+        return WorldFacts(now_us=moment_us, macs=macs, terms=DEMO_TERMS, checkpoint=checkpoint)
 
     def read_pulse() -> Pulse:
         return work.step(TICK_SECONDS)

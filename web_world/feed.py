@@ -10,6 +10,7 @@ import contextlib
 import json
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -17,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 
 from web_world.privacy import Roster, Spot, advance, light_of, tells_figures
 from web_world.snapshot import Encoded, Minutes, WorldView, encode, view_of
-from web_world.source import SERIES_MINUTES, Pulse, WorldFacts
+from web_world.source import SERIES_MINUTES, Pulse, Terms, WorldFacts
 
 log = structlog.get_logger()
 
@@ -30,6 +31,14 @@ READERS_MAX: Final = 5_000
 KEEP_ALIVE: Final = b": here\n\n"
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How long this picture has been kept up, and about when a job last ended; None: not told."""
+
+    up_since_us: int
+    job_ended_us: int | None
+
+
 class Feed:
     """Holds the current view. All methods run on the event loop, the reading of facts aside."""
 
@@ -39,6 +48,9 @@ class Feed:
         self._read_pulse: Final = read_pulse
         self._roster: Roster | None = None
         self._view: WorldView | None = None
+        self._terms: Terms | None = None
+        self._up_since_us = 0
+        self._ended = (0, 0)  # jobs ended, and when the latest of them was first seen
         self._encoded: Encoded | None = None
         self._minutes: Final[deque[tuple[int, int] | None]] = deque(
             [None] * SERIES_MINUTES, maxlen=SERIES_MINUTES
@@ -90,6 +102,10 @@ class Feed:
 
     def _make(self, pulse: Pulse) -> tuple[Roster, WorldView, Encoded]:
         facts = self._read_facts()
+        self._terms = facts.terms
+        self._up_since_us = self._up_since_us or facts.now_us
+        if pulse.jobs_ended != self._ended[0]:
+            self._ended = (pulse.jobs_ended, facts.now_us)
         roster = advance(self._roster, facts.macs, facts.now_us)
         minutes = Minutes(
             jobs=tuple(minute and minute[0] for minute in self._minutes),
@@ -110,6 +126,18 @@ class Feed:
         _ = await self.view()
         assert self._encoded is not None
         return self._encoded
+
+    async def terms(self) -> Terms:
+        """The rules in force when the current view was made."""
+        _ = await self.view()
+        assert self._terms is not None
+        return self._terms
+
+    async def standing(self) -> Standing:
+        """Since when there is a picture, and in which minute a job last ended, if that may be told."""
+        _ = await self.view()
+        is_told = self._roster is not None and tells_figures(self._roster)
+        return Standing(self._up_since_us, self._ended[1] or None if is_told else None)
 
     def light_of(self, mac: str) -> Spot | None:
         """Where one Mac is drawn, for its owner alone; None before it counts as seen."""

@@ -6,7 +6,6 @@ A new page is one `Page` in `PAGES` and its template; its texts lie beside the o
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -18,7 +17,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from web_world.countries import country_name
+from web_world.feed import Standing
 from web_world.snapshot import WorldView
+from web_world.source import Terms
 from web_world.texts import CLIENT_FILE, LANGUAGES, Language, Texts, sources_of, texts_of
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -47,6 +48,7 @@ WORLD_PAGE: Final = Page("", "world.html", "world-title", "nav-world")
 PAGES: Final = (
     WORLD_PAGE,
     Page("about", "about.html", "about-page-title", "nav-about"),
+    Page("privacy", "privacy.html", "privacy-page-title", "nav-privacy"),
 )
 
 
@@ -90,10 +92,11 @@ def render(
     language: Language,
     view: WorldView,
     *,
+    terms: Terms,
+    standing: Standing,
     etag: str,
     origin: str,
     version: str,
-    extra: Mapping[str, Any] | None = None,
 ) -> bytes:
     """The page in this language, showing this view. `version` marks the style's and script's."""
     texts = texts_of(language.code)
@@ -106,6 +109,8 @@ def render(
         "h": texts.html,
         "texts": texts,
         "view": view,
+        "terms": terms,
+        "standing": standing,
         "origin": origin,
         "version": version,
         "fonts": FONTS.get(language.code, ()),
@@ -115,7 +120,7 @@ def render(
         "when": partial(_when, texts=texts),
         "config": _config(language, etag),
     }
-    return ENVIRONMENT.get_template(page.template).render(context | dict(extra or {})).encode()
+    return ENVIRONMENT.get_template(page.template).render(context).encode()
 
 
 def _config(language: Language, etag: str) -> dict[str, str]:

@@ -89,7 +89,16 @@ def make_router(feed: Feed, *, origin: str) -> APIRouter:
         key = (page.slug, language.code)
         made = rendered.get(key)
         if made is None or made[0] != encoded.etag:
-            plain = render(page, language, view, etag=encoded.etag, origin=origin, version=static_version())
+            plain = render(
+                page,
+                language,
+                view,
+                terms=await feed.terms(),
+                standing=await feed.standing(),
+                etag=encoded.etag,
+                origin=origin,
+                version=static_version(),
+            )
             made = rendered[key] = (encoded.etag, plain, gzip.compress(plain, 6, mtime=0))
         headers = SECURITY_HEADERS | {"cache-control": PAGE_CACHE, "content-language": language.code}
         return _answer(

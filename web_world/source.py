@@ -62,11 +62,63 @@ class Pulse:
     tokens_relayed: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """How long what was asked and answered is kept, and who asked for a code, as is set now."""
+
+    stream_seconds: int
+    result_seconds: int
+    enrolment_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeatExample:
+    """What a Mac that stands ready earns in an hour in each seat, measured, audited, from a full
+    pool; `ultra_umlx` is None if the Mac cannot have that seat."""
+
+    mac: str
+    lent_bytes: int
+    idle_umlx: int
+    dedicated_umlx: int
+    ultra_umlx: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeatTerms:
+    """What the seats ask for and pay by the rate card in force. Parts are parts per million."""
+
+    dedicated_seconds_per_day: int
+    dedicated_days: int
+    upkeep_seconds_per_week: int
+    ultra_bandwidth_bytes_per_second: int
+    ultra_self_tests: int
+    ultra_lent_ppm: int
+    ultra_lent_bytes: int
+    checks_passed: int
+    idle_umlx_per_point_hour: int
+    dedicated_umlx_per_point_hour: int
+    ultra_umlx_per_point_hour: int
+    bandwidth_bytes_per_second_per_point: int
+    memory_bytes_per_point: int
+    measured_ppm: int
+    service_levels: tuple[tuple[int, int], ...]
+    examples: tuple[SeatExample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the pages state as the rule; the rules themselves are the coordinator's."""
+
+    keeping: Keeping
+    seats: SeatTerms
+
+
 @dataclass(frozen=True, slots=True)
 class WorldFacts:
     """Everything that a snapshot is made from. `macs` are those not removed, seen in 7 days."""
 
     now_us: int
     macs: tuple[MacFacts, ...]
+    terms: Terms
     pulse: Pulse = field(default_factory=Pulse)
     checkpoint: Checkpoint | None = None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from babel.numbers import format_compact_decimal, format_decimal, format_percent
+from babel.units import format_unit
 from fluent.runtime import FluentBundle, FluentResource
 from markupsafe import Markup, escape
 
@@ -106,6 +107,17 @@ class Texts:
                 break
             value, unit = value / 1000, larger
         return self.text("measure", value=self._measured(value), unit=unit)
+
+    def duration(self, seconds: int) -> str:
+        """A length of time in the largest unit of day, hour and minute that it is whole in, else in
+        seconds; up to 48 hours are told in hours."""
+        unit, size = "second", 1
+        for larger, larger_size in (("minute", 60), ("hour", 3600), ("day", 86_400)):
+            if seconds and seconds % larger_size == 0 and (larger != "day" or seconds > 2 * 86_400):
+                unit, size = larger, larger_size
+        return format_unit(
+            seconds // size, f"duration-{unit}", locale=self.language.code, numbering_system=NUMBERING
+        )
 
     def _measured(self, value: float) -> str:
         pattern = "#,##0.#" if value < 100 else "#,##0"

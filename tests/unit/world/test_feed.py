@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from web_world.demo_terms import DEMO_TERMS
 from web_world.feed import QUEUE_FRAMES, SNAPSHOT_TICKS, Feed
 from web_world.privacy import HOUR_US, Spot
 from web_world.source import MacFacts, Place, Pulse, WorldFacts
@@ -29,7 +30,7 @@ class World:
 
     def facts(self) -> WorldFacts:
         self.reads += 1
-        return WorldFacts(self.now_us, tuple(self.macs))
+        return WorldFacts(self.now_us, tuple(self.macs), DEMO_TERMS)
 
 
 def mac(index: int, place: Place | None = None) -> MacFacts:
