@@ -49,6 +49,7 @@ PAGES: Final = (
     WORLD_PAGE,
     Page("about", "about.html", "about-page-title", "nav-about"),
     Page("privacy", "privacy.html", "privacy-page-title", "nav-privacy"),
+    Page("ultra", "ultra.html", "ultra-page-title", "nav-ultra"),
 )
 
 

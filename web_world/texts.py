@@ -90,6 +90,18 @@ class Texts:
         """Tenths as a percentage."""
         return format_percent(value / 10, locale=self.language.code, numbering_system=NUMBERING)
 
+    def percent(self, ppm: int) -> str:
+        """Parts per million as a percentage."""
+        return format_percent(
+            ppm / 1e6, format="#,##0.#%", locale=self.language.code, numbering_system=NUMBERING
+        )
+
+    def mlx(self, umlx: int, digits: int) -> str:
+        """An amount of uMLX in MLX, rounded to so many digits behind the point."""
+        return format_decimal(
+            umlx / 1e6, format=f"#,##0.{'0' * digits}", locale=self.language.code, numbering_system=NUMBERING
+        )
+
     def memory(self, size_bytes: int) -> str:
         """Bytes in the largest fitting of GB, TB and PB (binary steps, as memory is sold)."""
         value, unit = size_bytes / (1 << 30), "GB"

@@ -56,3 +56,16 @@ async def test_how_long_things_are_kept_is_what_is_set() -> None:
     assert "48 hours" in page
     assert "90 seconds" in page
     assert "10 minutes" not in page
+
+
+async def test_the_seats_are_those_of_the_card_in_force(tmp_path: Path) -> None:
+    rules = replace(CARD.seats, dedicated_seconds_per_day=18 * 3600, checks_passed=25)
+    rates = replace(CARD.availability, ultra_umlx_per_point_hour=200_000, measured_ppm=250_000)
+    card = replace(CARD, version=2, seats=rules, availability=rates)
+    page = await words("ultra", terms_of(Settings(home=tmp_path), card), "pl")
+    assert "18 godzin na dobę" in page
+    assert "Sprawdzone wyniki z rzędu: 25." in page
+    assert "dostaje 25% poniższych stawek" in page
+    # 819 GB/s and 512 GB are 16.19 points.
+    assert "3,238" in page
+    assert "20 godzin" not in page
