@@ -23,6 +23,7 @@ from node_agent.protocol import messages as wire
 log = structlog.get_logger()
 
 SWEEP_SECONDS: Final = 0.25
+NODE_DEADLINE_SHARE: Final = 0.8  # of the progress deadline; nodes report a stalled runner then
 AWAY_SECONDS: Final = 3.0  # a look that comes so much late means that we were away
 
 
@@ -131,7 +132,17 @@ class Leases:
         elif now - attempt.last_progress_at > attempt.deadline_seconds:
             cancel = wire.Cancel(job_id=live.job_id, fence=attempt.fence, reason="lost")
             self._endings.tell(attempt.node_id, cancel)
-            self._endings.drop_attempt(live, "lost", "no_progress", is_fault=True)
+            is_fault = self._was_heard_late(attempt)
+            reason = "no_progress" if is_fault else "node_silent"
+            self._endings.drop_attempt(live, "lost", reason, is_fault=is_fault)
+
+    def _was_heard_late(self, attempt: LiveAttempt) -> bool:
+        """Whether the node was still heard when its own deadline had passed: a sound one would have
+        said by then that its runner stands. Before that it may be the network that lost its words.
+        """
+        channel = self._fleet.get(attempt.node_id)
+        heard_seconds = channel.heard_at - attempt.last_progress_at if channel is not None else 0.0
+        return heard_seconds > NODE_DEADLINE_SHARE * attempt.deadline_seconds
 
     def _sweep_waiting(self, live: LiveJob, now: float) -> None:
         """A stream that has begun is not kept waiting for another host for ever."""

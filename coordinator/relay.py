@@ -296,6 +296,8 @@ class Relay:
         elif message.code == "reclaimed":
             live.excluded[attempt.node_id] = clock.monotonic() + self._settings.node_lost_seconds
             self._endings.drop_attempt(live, "reclaimed", "owner_returned", is_fault=False)
+        elif message.code == "given_up":
+            self._endings.drop_attempt(live, "lost", "given_up", is_fault=False)
         else:
             self._endings.drop_attempt(live, "failed", message.code, is_fault=True)
 

@@ -220,6 +220,9 @@ class NodeState:
     def _on_resume(self, resume: wire.Resume) -> None:
         attempt = self.book.attempts.get(resume.job_id)
         if attempt is None or attempt.offer.fence != resume.fence:
+            # Given up between our hello, which named it, and this answer to it.
+            gone = wire.Failed(job_id=resume.job_id, fence=resume.fence, code="given_up")
+            self._send(gone, Lane.DATA)
             return
         attempt.unheard_since_seconds = None
         for chunk in attempt.chunks_from(resume.offset):

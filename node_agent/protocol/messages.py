@@ -45,6 +45,7 @@ DeclineReason = Literal[
 ]
 FailureCode = Literal[
     "reclaimed",
+    "given_up",  # the coordinator was not heard for too long
     "request_invalid",
     "runner_crashed",
     "runner_stalled",

@@ -137,7 +137,7 @@ async def test_a_node_that_dies_after_the_last_token_leaves_a_whole_answer(
     coordinator.check_books()
 
 
-async def test_no_progress_loses_the_lease(start_coordinator: StartCoordinator) -> None:
+async def test_silence_loses_the_lease(start_coordinator: StartCoordinator) -> None:
     coordinator = start_coordinator(progress_floor_seconds=1.0)
     nodes = await connected(coordinator, "Ada", "Bo")
     async with coordinator.client("Sam") as sam:
@@ -149,7 +149,7 @@ async def test_no_progress_loses_the_lease(start_coordinator: StartCoordinator) 
         assert (await first.expect(wire.Cancel)).reason == "lost"
         await second.answer(again, "b")
         assert (await reading.whole()).text == "ab"
-    assert attempts(coordinator.database, offer.job_id)[0][1:3] == ("lost", "no_progress")
+    assert attempts(coordinator.database, offer.job_id)[0][1:3] == ("lost", "node_silent")
     await close(*nodes)
 
 

@@ -293,6 +293,16 @@ def test_resume_of_an_ended_attempt_brings_its_report_again() -> None:
     assert [message.model_dump()["type"] for message in messages] == ["chunk", "finished"]
 
 
+def test_resume_of_an_attempt_that_was_given_up_is_answered() -> None:
+    core = Core().running()
+    core.give(LinkDown())
+    core.after(60.0)
+    core.give(LinkUp())
+    (answer,) = sent(core.frame(wire.Resume(job_id="job_a", fence=1, offset=0)))
+    assert isinstance(answer, wire.Failed)
+    assert answer.code == "given_up"
+
+
 def test_without_the_coordinator_work_stops_before_its_deadline_there() -> None:
     core = Core().running()
     core.give(LinkDown())
