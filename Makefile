@@ -8,7 +8,7 @@ UV := .tools/bin/uv
 TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint types imports check format demo-seats bench-serving bench-ledger bench-verify mutate-ledger simulate chaos eval-sizing test-browser bench-world clean
+.PHONY: help demo up test lint types imports check format demo-seats bench-serving bench-ledger bench-verify bench-placement mutate-ledger simulate chaos eval-sizing test-browser bench-world clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ bench-ledger: .venv/.dev ## Compare the ledger's speed with pgbench and with nai
 bench-verify: .venv/.dev ## Measure verification and proofs over a million ledger entries
 	.venv/bin/python -m tests.benchmarks.ledger.proofs $(BENCH_ARGS)
 	.venv/bin/python -m tests.benchmarks.ledger.verify $(BENCH_ARGS)
+
+bench-placement: .venv/.dev ## Time placement over many hosts and compare it with other policies
+	.venv/bin/python -m tests.benchmarks.placement $(BENCH_ARGS)
 
 mutate-ledger: .venv/.dev ## Seed faults into the ledger; every one must be found by a test
 	.venv/bin/python -m tests.mutation.ledger $(MUTATE_ARGS)

@@ -115,7 +115,7 @@ def decide(
     _tell_the_rest(look, able, cost, staying, limit)
     row = int(able[chosen])
     look.code[row] = ABLE
-    return Decision(_placed(look, row), row, int(look.seat[row]), look.code, look.total)
+    return Decision(choice_at(look, row), row, int(look.seat[row]), look.code, look.total)
 
 
 # -- weighing --------------------------------------------------------------------------------------
@@ -174,7 +174,8 @@ def _soonest(look: Look, now: float) -> tuple[int, float]:
         ends = np.maximum(until[busy] - now, 0.0) + (look.prompt + look.decode)[look.classes[busy]]
         if not is_loaded:
             ends += look.load[look.classes[busy]]
-        at = np.lexsort((fleet.tie[busy], ends))[0]
+        first = np.flatnonzero(ends == ends.min())
+        at = first[fleet.tie[busy[first]].argmin()]
         best = min(best, (int(busy[at]), float(ends[at])), key=lambda entry: entry[1])
     return best
 
@@ -187,11 +188,12 @@ def _limits(look: Look, able: NDArray[np.intp], policy: Policy, best: float, now
     hungry = now - look.fleet.fed_at[able] - policy.hungry_after
     at = np.flatnonzero(hungry > 0)
     if len(at):
-        grown = np.minimum(hungry[at] / max(policy.hungry_full - policy.hungry_after, 1e-9), 1.0)
-        is_trial = tie_of(look.job.job_id.encode()) / 2**64 < policy.trial_share
-        stretch = policy.trial_stretch if is_trial else policy.hungry_stretch
-        full = np.where(grown >= 1, stretch, min(stretch, policy.hungry_stretch))
-        limit[at] = best * np.maximum(policy.band, 1 + grown * (full - 1))
+        grown = hungry[at] / max(policy.hungry_full - policy.hungry_after, 1e-9)
+        if tie_of(look.job.job_id.encode()) / 2**64 >= policy.trial_share:
+            grown = np.minimum(grown, 1.0)
+        # Further than 2**64 times the best no host can be.
+        stretch = policy.hungry_stretch ** np.minimum(grown, 64.0)
+        limit[at] = best * np.maximum(policy.band, stretch)
     return limit
 
 
@@ -248,7 +250,8 @@ def _not_placed(look: Look, now: float) -> Decision:
     return Decision(choice, NOBODY, NOBODY, look.code, look.total)
 
 
-def _placed(look: Look, row: int) -> Placed:
+def choice_at(look: Look, row: int) -> Placed:
+    """The seat and forecast that an able host offers."""
     fleet, slot, job = look.fleet, int(look.seat[row]), look.job
     number = int(fleet.classes[row])
     is_seated = slot != NOBODY

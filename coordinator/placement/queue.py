@@ -41,8 +41,7 @@ def place_queue(
     overdue_seconds: float = OVERDUE_SECONDS,
 ) -> list[Entry]:
     """Decide for each job and enter each choice in `fleet`, holds included."""
-    for row in np.flatnonzero(fleet.flags[: fleet.rows] & HELD):
-        fleet.hold(int(row), is_held=False)
+    release_holds(fleet)
     found: list[Entry] = []
     for job in in_order(jobs, usage or {}, overdue_seconds=overdue_seconds):
         decision = decide(job, fleet, policy=policy, outlook=outlook, now_seconds=now_seconds)
@@ -78,6 +77,12 @@ def take(fleet: Fleet, decision: Decision, choice: Placed, job: JobFacts, *, now
     idle_at = max(idle_at, ends_at) if np.isfinite(idle_at) else ends_at
     fleet.expect_free(row, seat_at=min(float(fleet.seat_at[row]), ends_at), idle_at=idle_at)
     return slot
+
+
+def release_holds(fleet: Fleet) -> None:
+    """Hold no host any longer; the jobs that still need one hold it anew."""
+    for row in np.flatnonzero(fleet.flags[: fleet.rows] & HELD):
+        fleet.hold(int(row), is_held=False)
 
 
 def hold_for(fleet: Fleet, decision: Decision) -> int:

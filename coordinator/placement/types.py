@@ -160,8 +160,9 @@ class Policy:
     `band`: hosts whose cost is within this factor of the best are equals, and the one that is owed
     most goes first: forecasts are no better than this.
     `hungry_after` without work a host's own band begins to widen; at `hungry_full` it has reached
-    `hungry_stretch`, or for one job in `trial_share` (by its id) `trial_stretch`: that is the
-    guaranteed share of new and small Macs. No host is hungry beyond a job's deadline.
+    `hungry_stretch`, and stays there, but for a `trial_share` of jobs (by their ids) it is multiplied
+    again in each such span: that is the guaranteed share of new and small Macs, and the jobs that
+    lose least by it come first. No host is hungry beyond a job's deadline.
     `keep_factor`: a host whose memory is kept for big jobs counts as so many times slower.
     An owner's return costs a job `leave_seconds`, its prompt read anew, and `leave_factor` of its
     time: a pause for the submitter, and a seat of another host.
@@ -170,11 +171,10 @@ class Policy:
     """
 
     band: float = 1.15
-    hungry_after: float = 600.0
-    hungry_full: float = 2400.0
-    hungry_stretch: float = 2.0
-    trial_share: float = 0.4
-    trial_stretch: float = 1e6
+    hungry_after: float = 300.0
+    hungry_full: float = 900.0
+    hungry_stretch: float = 3.0
+    trial_share: float = 0.5
     keep_factor: float = 3.0
     leave_seconds: float = 10.0
     leave_factor: float = 1.0

@@ -1,0 +1,1 @@
+"""How fast placement decides, and how well: against other policies and a bound, on seeded worlds."""

@@ -1,0 +1,146 @@
+"""Our placement and four others. All pass the same gates, see the same loaded models and forecasts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.placement.fairness import Decayed, in_order, work_of_job
+from coordinator.placement.gates import ABLE, Look, look_at
+from coordinator.placement.match import Decision, choice_at, decide
+from coordinator.placement.queue import hold_for, release_holds
+from coordinator.placement.slots import NOBODY
+from coordinator.placement.types import NotPlaced, Outlook, Placed, Policy
+from tests.benchmarks.placement.world import World
+
+LOOKED_AT: Final = 40  # of the queue, after each event
+Rank = Callable[[Look, NDArray[np.intp], Random], NDArray[np.float64]]
+
+
+@dataclass
+class Ours:
+    """The network's own, as the dispatcher would use it."""
+
+    policy: Policy = field(default_factory=Policy)
+    usage: Decayed = field(default_factory=Decayed)
+    seconds: list[float] = field(default_factory=list[float])
+
+    def place(self, world: World) -> None:
+        """The queue in fair order, each choice seen by the next."""
+        fleet = world.fleet
+        facts = {name: world.facts(task) for name, task in world.queue.items()}
+        release_holds(fleet)
+        order = in_order(facts.values(), self.usage.all(now_seconds=world.now))
+        # Of one kind of job the first that finds nothing speaks for those behind it.
+        hopeless: dict[str, int] = {}
+        for job in order[:LOOKED_AT]:
+            if hopeless.get(job.revision, job.tokens + 1) <= job.tokens:
+                continue
+            found = decide(
+                job,
+                fleet,
+                policy=self.policy,
+                outlook=Outlook(week_seconds=world.now % 604_800),
+                now_seconds=world.now,
+            )
+            if isinstance(found.choice, Placed):
+                self.usage.add(job.submitter_id, work_of_job(job), now_seconds=world.now)
+                world.start(world.queue[job.job_id], found.choice, found.row, found.slot)
+                continue
+            if job.is_overdue:
+                _ = hold_for(fleet, found)
+            self._claim(world, found, found.choice)
+            if not found.choice.rejected.keys() & {"better_soon"}:
+                hopeless[job.revision] = job.tokens
+
+    @staticmethod
+    def _claim(world: World, found: Decision, choice: NotPlaced) -> None:
+        """A job that waits for a host is behind it in the eyes of the next, until the next look."""
+        if choice.soonest_node_id is None or choice.soonest_seconds is None:
+            return
+        (row,) = world.fleet.rows_of(frozenset((choice.soonest_node_id,)))
+        ends = world.now + choice.soonest_seconds
+        world.fleet.expect_free(row, seat_at=ends, idle_at=max(ends, float(world.fleet.idle_at[row])))
+        world.claimed.add(row)
+
+
+@dataclass
+class Pushed:
+    """Each job in the order of arrival to the host that ranks lowest, if one can take it now."""
+
+    rank: Rank
+    random: Random = field(default_factory=lambda: Random(7))
+
+    def place(self, world: World) -> None:
+        """As many as find a host."""
+        hopeless: dict[str, int] = {}
+        for task in list(world.queue.values())[:LOOKED_AT]:
+            job = world.facts(task)
+            if hopeless.get(job.revision, job.tokens + 1) <= job.tokens:
+                continue
+            look = look_at(job, world.fleet)
+            able = np.flatnonzero(look.code == ABLE)
+            if not len(able):
+                hopeless[job.revision] = job.tokens
+                continue
+            ranks = self.rank(look, able, self.random)
+            row = int(able[np.lexsort((world.fleet.tie[able], look.total[able], ranks))[0]])
+            world.start(task, choice_at(look, row), row, int(look.seat[row]))
+
+
+@dataclass
+class Pulled:
+    """Each host with a free seat takes the oldest job that it can, of its loaded model first."""
+
+    random: Random = field(default_factory=lambda: Random(7))
+
+    def place(self, world: World) -> None:
+        """Hosts come in random order; each takes jobs until it has none that it could take."""
+        looks: dict[str, Look] = {}
+        jobs = list(world.queue.values())[:LOOKED_AT]
+        for task in jobs:
+            looks[task.job.name] = look_at(world.facts(task), world.fleet)
+        able = {name: look.code == ABLE for name, look in looks.items()}
+        rows = [
+            row for row, host in enumerate(world.hosts) if host.is_lent and any(a[row] for a in able.values())
+        ]
+        self.random.shuffle(rows)
+        for row in rows:
+            mine = [task for task in jobs if task.job.name in world.queue and able[task.job.name][row]]
+            if not mine:
+                continue
+            warm = [task for task in mine if looks[task.job.name].seat[row] != NOBODY]
+            task = (warm or mine)[0]
+            look = looks[task.job.name]
+            world.start(task, choice_at(look, row), row, int(look.seat[row]))
+
+
+def fewest_attempts(look: Look, able: NDArray[np.intp], random: Random) -> NDArray[np.float64]:
+    """Least loaded first, among equals at random."""
+    noise = np.array([random.random() for _ in able])
+    return look.fleet.live[able] + noise / 2
+
+
+def soonest_done(look: Look, able: NDArray[np.intp], random: Random) -> NDArray[np.float64]:
+    """Fastest first: the least forecast, loading included."""
+    return look.total[able]
+
+
+def tightest_memory(look: Look, able: NDArray[np.intp], random: Random) -> NDArray[np.float64]:
+    """Best fit: the least memory lent beyond what is needed."""
+    return (look.fleet.lent[able] - look.needed).astype(np.float64)
+
+
+def baselines() -> dict[str, Callable[[], Pushed | Pulled]]:
+    """The four others by name; each call makes one anew."""
+    return {
+        "first-come pull": Pulled,
+        "least loaded": lambda: Pushed(fewest_attempts),
+        "fastest first": lambda: Pushed(soonest_done),
+        "best fit by memory": lambda: Pushed(tightest_memory),
+    }

@@ -1,0 +1,173 @@
+"""Scenes lived through under each policy, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from coordinator.placement.types import Policy
+from node_agent.sizing import memory
+from tests.benchmarks.placement import bound
+from tests.benchmarks.placement.policies import Ours, Pulled, Pushed, baselines
+from tests.benchmarks.placement.scenes import BANDS, HOUR, MODELS, Mac, Scene, model, some_jobs, some_macs
+from tests.benchmarks.placement.world import World
+
+OURS: Final = "ours"
+HEALTHY_SECONDS: Final = HOUR / 2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One policy on one scene: seconds of completion, and shares as fractions."""
+
+    name: str
+    mean: float
+    p95: float
+    misses: float
+    wait_max: float
+    served: float
+    wasted: float
+    loads: int
+    ends: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All policies on one scene at one load, and the bound of the mean."""
+
+    load: float
+    jobs: int
+    seconds: float
+    outcomes: tuple[Outcome, ...]
+    bound: float
+
+    @property
+    def ours(self) -> Outcome:
+        """Our own."""
+        return next(one for one in self.outcomes if one.name == OURS)
+
+    @property
+    def others(self) -> list[Outcome]:
+        """The baselines."""
+        return [one for one in self.outcomes if one.name != OURS]
+
+    def ratio_to_best(self) -> float:
+        """The worse of mean and p95 against the best baseline's."""
+        means = self.ours.mean / min(one.mean for one in self.others)
+        return max(means, self.ours.p95 / min(one.p95 for one in self.others))
+
+    def gain_vs_median(self) -> float:
+        """The lesser of the gains in mean and p95 against the baselines' median."""
+        mean = 1 - self.ours.mean / float(np.median([one.mean for one in self.others]))
+        return min(mean, 1 - self.ours.p95 / float(np.median([one.p95 for one in self.others])))
+
+
+def scene_at(load: float, *, seed: int, macs: int, jobs: int, lengths: list[tuple[int, int]] | None) -> Scene:
+    """A scene whose jobs come at that load: the share of all Macs' lent time, in full batches, that
+    the best division of the work would take."""
+    drawn = some_jobs(seed, jobs, 1.0, lengths)
+    seconds, rate = drawn[-1].at, 1.0
+    fleet: tuple[Mac, ...] = ()
+    for _ in range(4):
+        fleet = some_macs(seed, macs, seconds)
+        _, shared = bound.job_tables(drawn[:400], np.ones(bound.KINDS))
+        capacity = bound.supply(fleet, seconds) / seconds
+        at_one = bound.load_of(shared, capacity * drawn[399].at)
+        rate = load / at_one
+        seconds = jobs / rate
+    drawn = some_jobs(seed, jobs, rate, lengths)
+    return Scene(fleet, drawn, drawn[-1].at)
+
+
+def compare(load: float, scene: Scene) -> Comparison:
+    """Every policy on the same scene."""
+    makers: dict[str, Callable[[], Ours | Pushed | Pulled]] = {OURS: Ours, **baselines()}
+    outcomes = tuple(_outcome(name, make(), scene) for name, make in makers.items())
+    end = max(one.ends for one in outcomes)
+    kinds, factors = bound.kinds_of(scene.macs)
+    alone, shared = bound.job_tables(scene.jobs, np.ones(bound.KINDS))
+    least = bound.least_mean_seconds(
+        alone[:, kinds] / factors[:, None],
+        shared[:, kinds] / factors[:, None],
+        bound.supply_of(scene.macs, end, kinds, factors),
+    )
+    return Comparison(load, len(scene.jobs), scene.seconds, outcomes, least)
+
+
+def _outcome(name: str, policy: Ours | Pushed | Pulled, scene: Scene) -> Outcome:
+    world = World(scene, policy)
+    world.run()
+    unfinished = sum(task.done is None for task in world.tasks)
+    if unfinished:
+        raise AssertionError(f"{name}: {unfinished} jobs never ended")
+    seconds = np.array([(task.done or 0.0) - task.job.at for task in world.tasks])
+    # A submitter who waits a minute, and then as long as a usual Mac takes.
+    late = [s > 60 + task.job.answer / 10 for s, task in zip(seconds, world.tasks, strict=True)]
+    fitting = [host for host in world.hosts if fits_any(host.mac) and is_healthy(host.mac, scene.seconds)]
+    return Outcome(
+        name=name,
+        mean=float(seconds.mean()),
+        p95=float(np.percentile(seconds, 95)),
+        misses=float(np.mean(late)),
+        wait_max=max(task.waited for task in world.tasks),
+        served=sum(host.served > 0 for host in fitting) / max(len(fitting), 1),
+        wasted=float(np.mean([1 - used / lent for _, used, lent in world.given])) if world.given else 0.0,
+        loads=len(world.given),
+        ends=world.now,
+    )
+
+
+def fits_any(mac: Mac) -> bool:
+    """Whether some job of the scenes fits the Mac."""
+    least = min(memory.needed_bytes(model(name), context_tokens=4096, width=1) for name, _ in MODELS)
+    return least <= mac.hardware.lent_bytes
+
+
+def is_healthy(mac: Mac, seconds: float) -> bool:
+    """Lent for half an hour at least of the time."""
+    lent = sum(max(min(end, seconds) - max(start, 0.0), 0.0) for start, end in mac.spans)
+    return lent >= min(HEALTHY_SECONDS, seconds / 2)
+
+
+@dataclass(frozen=True)
+class Light:
+    """An hour of three jobs an hour for each fitting Mac: who served, and what that cost."""
+
+    shares: dict[str, float]
+    without_fitting: float
+    mean: float
+    mean_without: float
+
+    @property
+    def least(self) -> float:
+        """The share of the worst size band."""
+        return min(self.shares.values())
+
+
+def light(seed: int, macs: int) -> Light:
+    """Ours with and without the guaranteed share of trials, on the same hour."""
+    fleet = some_macs(seed, macs, HOUR)
+    fitting = [mac for mac in fleet if fits_any(mac)]
+    rate = 3 * len(fitting) / HOUR
+    jobs = tuple(job for job in some_jobs(seed, 6 * macs, rate) if job.at <= HOUR)
+    scene = Scene(fleet, jobs, HOUR)
+    world, plain = World(scene, Ours()), World(scene, Ours(Policy(hungry_after=1e12)))
+    world.run()
+    plain.run()
+    shares: dict[str, float] = {}
+    for low, high in BANDS:
+        band = [
+            host
+            for host in world.hosts
+            if low <= host.mac.gib < high and fits_any(host.mac) and is_healthy(host.mac, HOUR)
+        ]
+        if band:
+            shares[f"{low}-{high} GiB"] = sum(host.served > 0 for host in band) / len(band)
+    return Light(shares, 1 - len(fitting) / len(fleet), _mean(world), _mean(plain))
+
+
+def _mean(world: World) -> float:
+    return float(np.mean([task.done - task.job.at for task in world.tasks if task.done is not None]))
