@@ -6,6 +6,7 @@ A new page is one `Page` in `PAGES` and its template; its texts lie beside the o
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -16,6 +17,7 @@ from babel.dates import format_datetime
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from web_world.claims import APPLE_NOTE, CLAIMS, MLX_FAULT, MLX_GUIDE, Quantity
 from web_world.countries import country_name
 from web_world.feed import Standing
 from web_world.snapshot import WorldView
@@ -25,6 +27,7 @@ from web_world.texts import CLIENT_FILE, LANGUAGES, Language, Texts, sources_of,
 TEMPLATES: Final = Path(__file__).parent / "templates"
 STATIC: Final = Path(__file__).parent / "static"
 AREA_KM2: Final = 12_000
+SOURCES: Final = {"note": APPLE_NOTE, "guide": MLX_GUIDE, "fault": MLX_FAULT}
 CHART_HEIGHT: Final = 100
 # Fetched with the page, not after its style: text that changes its font moves all that is below it.
 FONTS: Final = {"ar": ("vazirmatn-arabic.woff2",), "ur": ("nastaliq.woff2", "nastaliq-bold.woff2")}
@@ -50,6 +53,7 @@ PAGES: Final = (
     Page("about", "about.html", "about-page-title", "nav-about"),
     Page("privacy", "privacy.html", "privacy-page-title", "nav-privacy"),
     Page("ultra", "ultra.html", "ultra-page-title", "nav-ultra"),
+    Page("clusters", "clusters.html", "clusters-page-title", "nav-clusters"),
 )
 
 
@@ -117,6 +121,9 @@ def render(
         "fonts": FONTS.get(language.code, ()),
         "area_km2": AREA_KM2,
         "bars": bars,
+        "claims": CLAIMS,
+        "sources": SOURCES,
+        "quantities": partial(_quantities, texts=texts),
         "name": partial(country_name, language=language.code),
         "when": partial(_when, texts=texts),
         "config": _config(language, etag),
@@ -126,6 +133,10 @@ def render(
 
 def _config(language: Language, etag: str) -> dict[str, str]:
     return {"language": language.tag, "etag": etag, "messages": sources_of(language)[CLIENT_FILE]}
+
+
+def _quantities(figures: Mapping[str, Quantity], texts: Texts) -> dict[str, str]:
+    return {name: texts.quantity(value, unit) for name, (value, unit) in figures.items()}
 
 
 def _when(moment_us: int, texts: Texts) -> str:

@@ -102,6 +102,14 @@ class Texts:
             umlx / 1e6, format=f"#,##0.{'0' * digits}", locale=self.language.code, numbering_system=NUMBERING
         )
 
+    def quantity(self, value: float, unit: str) -> str:
+        """A number with its unit's sign, two digits behind the point at most; "x" is how many times."""
+        number = format_decimal(
+            value, format="#,##0.##", locale=self.language.code, numbering_system=NUMBERING
+        )
+        # The mark keeps the sign behind the number where text runs from right to left.
+        return f"\u200e{number}\u00d7" if unit == "x" else f"{number}\u00a0{unit}"
+
     def memory(self, size_bytes: int) -> str:
         """Bytes in the largest fitting of GB, TB and PB (binary steps, as memory is sold)."""
         value, unit = size_bytes / (1 << 30), "GB"
