@@ -145,6 +145,9 @@ class Dispatcher:
         live = await self._take_up(job_id)
         if live is None or live.attempt is not None or live.is_ending or live.is_being_queued:
             return None
+        if live.is_orphaned and not live.token_ids and not live.stream.readers:
+            # Its submitter may have been told that nothing was taken; it runs when somebody asks.
+            return None
         if live.is_whole:
             self._endings.end_whole(live)
             return None

@@ -128,7 +128,8 @@ def install_error_handlers(app: FastAPI) -> None:
             ApiError(
                 503,
                 "database_unavailable",
-                "The coordinator's database cannot be used right now. Nothing was charged; try again.",
+                "The coordinator's database cannot be used right now. Nothing was charged; try again, "
+                "with the same Idempotency-Key if there was one.",
                 type="server_error",
                 retry_after_seconds=5,
                 should_retry=True,

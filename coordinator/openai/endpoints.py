@@ -108,7 +108,7 @@ async def _generate(request: Request, parse: Callable[[bytes], GenerationRequest
         is_commons=read_commons(request),
     )
     stream = accepted.live.stream
-    stream.readers += 1
+    _come_to_read(runtime, accepted.live)
     try:
         await unless_gone(request, asyncio.ensure_future(_wait_for_host(runtime, accepted, max_wait_seconds)))
         if accepted.request.stream:
@@ -331,7 +331,7 @@ def stream_response(
     """The job's events from an offset on, for one reader."""
     settings = runtime.settings
     head = results.head_of(job_id=job.id, kind=live.work.kind, card=live.card, created_us=job.created_us)
-    live.stream.readers += 1
+    _come_to_read(runtime, live)
 
     def end(is_gone: bool) -> None:
         live.stream.readers -= 1
@@ -351,6 +351,12 @@ def stream_response(
         stall_seconds=settings.reader_stall_seconds,
         on_end=end,
     )
+
+
+def _come_to_read(runtime: Runtime, live: LiveJob) -> None:
+    live.stream.readers += 1
+    if live.is_orphaned:
+        runtime.dispatcher.wake()  # it may have waited for just this
 
 
 def _leave(runtime: Runtime, live: LiveJob, *, is_kept: bool) -> None:
