@@ -231,11 +231,11 @@ def _beside(look: Look, found: NDArray[np.int32]) -> tuple[Floats, Floats, Float
             prompt[here] = fleet.speeds.prompt_seconds(
                 look.job.card, look.revision, left, before_tokens=before
             )[classes[here]]
-    step, before_it = np.empty(len(found)), np.empty(len(found))
-    for count in np.unique(live):
-        here = live == count
-        step[here] = look.step(int(count) + 1)[classes[here]]
-        before_it[here] = look.step(max(int(count), 1))[classes[here]]
+    counts = range(int(live.max(initial=0)) + 1)
+    # By attempts that run there, and by class: one look-up for all slots.
+    steps = np.stack([look.step(count + 1) for count in counts])
+    step = steps[live, classes]
+    before_it = steps[np.maximum(live - 1, 0), classes]
     answer = look.job.answer_tokens
     delay = live * ((step - before_it) * answer + prompt)
     return prompt, step * answer, delay

@@ -40,7 +40,7 @@ BIG_NEEDS_MAX: Final = 8
 class Decision:
     """What was decided, row and slot of the host (-1: none), and by row the code of the reason.
 
-    `total_seconds` by row is the job's forecast there, infinite where it cannot run now.
+    `total_seconds` by row is the job's forecast there, where the reason is none of the gates'.
     """
 
     choice: Placed | NotPlaced
@@ -101,7 +101,6 @@ def decide(
     """The same on a fleet that is kept. `now_seconds` is on the clock that the fleet was told."""
     look = look_at(job, fleet)
     able = np.flatnonzero(look.code == ABLE)
-    look.total[look.code != ABLE] = np.inf
     if not len(able):
         return _not_placed(look, now_seconds)
     cost, staying = _weighed(look, able, policy, outlook)
