@@ -53,8 +53,8 @@ def show_light(found: Light) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     _ = parser.add_argument("--seed", type=int, default=1)
-    _ = parser.add_argument("--macs", type=int, default=30)
-    _ = parser.add_argument("--jobs", type=int, default=3000)
+    _ = parser.add_argument("--macs", type=int, default=40)
+    _ = parser.add_argument("--jobs", type=int, default=2000)
     _ = parser.add_argument("--million", action="store_true", help="time decisions over a million hosts too")
     _ = parser.add_argument("--trace", type=Path, help="a CSV of ContextTokens and GeneratedTokens")
     given = parser.parse_args()
@@ -68,9 +68,10 @@ def main() -> None:
     for timing in timings.values():
         show_timing(timing)
     options = {"seed": given.seed, "macs": given.macs, "jobs": given.jobs}
-    compared = [compare(load, scene_at(load, lengths=lengths, **options)) for load in (0.6, 0.9)]
-    for one in compared:
-        show_comparison(one)
+    compared: list[Comparison] = []
+    for load in (0.6, 0.9):
+        compared.append(compare(load, scene_at(load, lengths=lengths, **options)))
+        show_comparison(compared[-1])
     calm = light(given.seed, 4 * given.macs)
     show_light(calm)
     large = timings[100_000]
