@@ -54,6 +54,7 @@ PAGES: Final = (
     Page("privacy", "privacy.html", "privacy-page-title", "nav-privacy"),
     Page("ultra", "ultra.html", "ultra-page-title", "nav-ultra"),
     Page("clusters", "clusters.html", "clusters-page-title", "nav-clusters"),
+    Page("status", "status.html", "status-page-title", "nav-status"),
 )
 
 

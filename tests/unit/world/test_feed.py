@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from web_world.demo_terms import DEMO_TERMS
-from web_world.feed import QUEUE_FRAMES, SNAPSHOT_TICKS, Feed
+from web_world.feed import QUEUE_FRAMES, SNAPSHOT_TICKS, Feed, Standing
 from web_world.privacy import HOUR_US, Spot
 from web_world.source import MacFacts, Place, Pulse, WorldFacts
 
@@ -138,3 +138,21 @@ async def test_streams_end_when_the_process_does() -> None:
     world.feed.end()
     assert [frame async for frame in frames] == []
     assert [frame async for frame in world.feed.frames()] == [b"retry: 60000\n\n"]
+
+
+async def test_a_settled_job_is_told_to_the_minute_and_only_where_work_may_be_told() -> None:
+    world = World(mac(1), mac(2))
+    assert await world.feed.standing() == Standing(NOW_US, None)
+    world.now_us += 60_000_000
+    world.pulse = Pulse(connected=2, jobs_ended=4)
+    for tick in range(SNAPSHOT_TICKS + 1):
+        await world.feed.tick(tick)
+    settled = Standing(NOW_US, NOW_US + 60_000_000)
+    assert await world.feed.standing() == settled
+    world.now_us += 60_000_000
+    await world.feed.renew()
+    assert await world.feed.standing() == settled
+    world.macs.append(mac(3, Place("country", "PL")))
+    world.now_us += HOUR_US
+    await world.feed.renew()
+    assert await world.feed.standing() == Standing(NOW_US, None)
