@@ -17,7 +17,6 @@ from uuid import uuid4
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from coordinator.client import Client, ClientError, find_access
 from coordinator.ids import new_id
@@ -239,13 +238,21 @@ def budget_list(url: Url = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(found)
         return
-    table = Table("budget", "for", "cap, MLX", "drawn", "in vouchers", "left", "until", "signed by")
-    table.columns[0].no_wrap = True
+    # Not a table: ids and amounts beside one another do not fit into 80 columns.
     for budget in found["data"]:
-        amounts = [mlx(budget[f"{name}_umlx"]) for name in ("cap", "drawn", "promised", "left")]
-        signers = ", ".join(budget["signers"])
-        table.add_row(budget["id"], budget["purpose"], *amounts, _day(budget["expires_us"]), signers)
-    out.print(table)
+        cap, drawn, promised, left = (
+            mlx(budget[f"{name}_umlx"]) for name in ("cap", "drawn", "promised", "left")
+        )
+        out.print(budget["id"], highlight=False, soft_wrap=True)
+        out.print(
+            f"  for {budget['purpose']}, until {_day(budget['expires_us'])}", highlight=False, soft_wrap=True
+        )
+        out.print(
+            f"  {left} MLX left of {cap}: {drawn} drawn, {promised} in vouchers",
+            highlight=False,
+            soft_wrap=True,
+        )
+        out.print(f"  signed by {', '.join(budget['signers'])}", highlight=False, soft_wrap=True)
 
 
 # -- rates ---------------------------------------------------------------------------------------

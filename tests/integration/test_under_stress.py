@@ -7,14 +7,17 @@ from collections import Counter
 from typing import Any
 
 import httpx2
+import psycopg
 import pytest
-from sqlalchemy import event, func, select, update
+from sqlalchemy import Connection, event, func, select, update
 from sqlalchemy.exc import OperationalError
 
 from coordinator.jobs.models import Attempt, Job
 from coordinator.nodes.models import DispatcherLease, Slot
 from coordinator.placement.types import Forecast, Placed, SlotPlan
 from coordinator.reservations import Reservations, Wanted
+from ledger import store_postgresql
+from ledger.store import Changes
 from node_agent.protocol import messages as wire
 from tests.fixtures.asking import Reading, completion, wait_until
 from tests.fixtures.coordinator import (
@@ -231,14 +234,24 @@ class FailingDatabase:
         self._part = part
         self._engine = coordinator.database.engine
         event.listen(self._engine, "before_cursor_execute", self._fail)
+        # On PostgreSQL the ledger speaks to the driver itself, out of the engine's hearing.
+        self._write = store_postgresql.write
+        store_postgresql.write = self._fail_or_write
 
     def _fail(self, _c: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
         if self.left and self._part in statement:
             self.left -= 1
             raise OperationalError(statement, parameters, Exception("connection lost"))
 
+    def _fail_or_write(self, connection: Connection, changes: Changes) -> None:
+        if self.left and self._part == "INSERT INTO ledger_journal":
+            self.left -= 1
+            raise psycopg.OperationalError("connection lost")
+        self._write(connection, changes)
+
     def stop(self) -> None:
         event.remove(self._engine, "before_cursor_execute", self._fail)
+        store_postgresql.write = self._write
 
 
 @pytest.mark.parametrize("part", ["INSERT INTO attempts", "UPDATE slots", "UPDATE jobs"])
