@@ -8,7 +8,7 @@ UV := .tools/bin/uv
 TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint types imports check format demo-seats bench-serving bench-ledger bench-verify bench-placement mutate-ledger simulate chaos eval-sizing test-browser bench-world bench-placement clean
+.PHONY: help demo up test lint types imports check format demo-seats bench-serving bench-ledger bench-verify bench-placement mutate-ledger simulate chaos eval-sizing test-browser bench-world clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,9 +71,6 @@ test-browser: .venv/.dev ## Run the tests of the public pages in Chromium
 
 bench-world: .venv/.dev ## Measure what the map costs: bytes, requests, drawing, readers
 	.venv/bin/python -m tests.browser.measure $(BENCH_ARGS)
-
-bench-placement: .venv/.dev ## Time placement over many Macs, and compare it with four policies and a bound
-	.venv/bin/python -m tests.benchmarks.placement $(BENCH_ARGS)
 
 clean: ## Remove environments and caches of this folder
 	rm -rf .venv .tools .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 
 import pytest
@@ -19,6 +20,13 @@ pytest_plugins = [
     "tests.fixtures.redis_server",
     "tests.fixtures.scripted_node",
 ]
+
+
+@pytest.fixture(autouse=True)
+def leave_no_client_open(request: pytest.FixtureRequest) -> None:
+    """Asynchronous tests with a coordinator may make clients as they like; all are closed."""
+    if "start_coordinator" in request.fixturenames and inspect.iscoroutinefunction(request.function):
+        request.getfixturevalue("closing_clients")
 
 
 @pytest.fixture
