@@ -100,14 +100,11 @@ def _money(session: Session, jobs: dict[str, Job], ends: dict[str, Counter[str]]
         is_captured = ends.get(job_id, Counter())["capture"] == 1
         if is_captured != (job.charge_umlx > 0):
             lines.append(f"{job_id} says {job.charge_umlx} uMLX; captured: {is_captured}")
-    shares = dict(
-        session.execute(select(Attempt.job_id, func.sum(Attempt.share_umlx)).group_by(Attempt.job_id))
-        .tuples()
-        .all()
-    )
+    rows = session.execute(select(Attempt.job_id, func.sum(Attempt.share_umlx)).group_by(Attempt.job_id))
+    shares = {job_id: int(share_umlx) for job_id, share_umlx in rows}
     for job_id, job in jobs.items():
         fee = -(-job.charge_umlx * job.fee_ppm // 1_000_000)
-        if job.charge_umlx and int(shares.get(job_id) or 0) + fee != job.charge_umlx:
+        if job.charge_umlx and shares.get(job_id, 0) + fee != job.charge_umlx:
             lines.append(f"{job_id}: shares {shares.get(job_id)} + fee {fee} are not {job.charge_umlx}")
     return lines
 

@@ -40,7 +40,7 @@ async def beating(*nodes: ScriptedNode) -> AsyncGenerator[None]:
         while True:
             with contextlib.suppress(Exception):
                 await node.send(wire.Heartbeat(mode="ready", free_bytes=1 << 30))
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.1)
 
     tasks = [asyncio.create_task(beat(node)) for node in nodes]
     try:
