@@ -105,6 +105,7 @@ def broken(network: ChaosNetwork, asked: list[Asked], *, is_exact: bool) -> list
         one = Asked("whole", number, f"quiet-{number}-{time.time_ns()}")
         quiet.ask(one)
         wanted[number] = one.text
+    quiet.close()
     for one in asked:
         if one.kind == "cancel":
             if is_exact and not wanted[one.body].startswith(one.text):

@@ -88,6 +88,10 @@ class Submitter(threading.Thread):
             self._record.add(one)
             self.ask(one)
             time.sleep(self._random.random() * 0.2)
+        self.close()
+
+    def close(self) -> None:
+        """Close its connections; `run` does so at its end."""
         self._http.close()
 
     def ask(self, one: Asked) -> None:
