@@ -17,18 +17,21 @@ from coordinator.db import Database, DatabaseUnavailable, make_engine
 from coordinator.jobs.models import Attempt, Job
 from coordinator.nodes.models import Node
 from coordinator.seats import service, upkeep_windows
+from coordinator.seats.credit import GRACE_US
 from coordinator.seats.models import CreditedSlot, SelfTest
 from coordinator.seats.standing import Stood
 from coordinator.seats.standing_rows import StandingRows
 from ledger import book, statements
-from ledger.availability import POOL
+from ledger.availability import POOL, SlotFacts, claim_umlx
 from ledger.commands import Applied, Mint
-from ledger.ratecard import CARD, DAY_US, GIBIBYTE, SLOT_US, Seat
+from ledger.ratecard import CARD, DAY_US, GIBIBYTE, HOUR_US, SLOT_US, Seat, Trust
 from node_agent.protocol.ids import make_id
 
 MONDAY_US: Final = 20_514 * DAY_US  # 2026-03-02
 ULTRA_BANDWIDTH: Final = 737 * 10**9
 RICH_UMLX: Final = 10**12
+NOON: Final = MONDAY_US + 12 * HOUR_US
+"""The slot that most tests pay."""
 
 
 def hardware_of(chip: str, gpu_cores: int, memory_bytes: int) -> dict[str, object]:
@@ -252,3 +255,35 @@ class Macs:
         with self.database.read() as session:
             assert statements.total_umlx(session.connection()) == 0
             assert statements.reconcile(session.connection()) == []
+
+
+def claim(
+    seat: Seat = "idle",
+    present: int = 600,
+    *,
+    busy: int = 0,
+    job_pay: int = 0,
+    linked_busy: int = 0,
+    trust: Trust = "audited",
+) -> int:
+    """What the rule says of the Macs of these tests, put together here by hand."""
+    facts = SlotFacts(
+        device="d",
+        owner="o",
+        seat=seat,
+        slot_start_us=0,
+        measured_bandwidth_bytes_per_second=ULTRA_BANDWIDTH,
+        specified_bandwidth_bytes_per_second=819 * 10**9,
+        lent_bytes=256 * GIBIBYTE,
+        trust=trust,
+        present_seconds=present,
+        busy_seconds=busy,
+        job_pay_umlx=job_pay,
+        linked_busy_seconds=linked_busy,
+    )
+    return claim_umlx(facts, CARD)
+
+
+def after(macs: Macs, slot_start_us: int) -> None:
+    """Move the clock to where the slot can be paid."""
+    macs.now_us = slot_start_us + SLOT_US + GRACE_US

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -20,13 +19,6 @@ from node_agent.sizing.chips import all_chips
 from tests.integration.macs import MONDAY_US, ULTRA_BANDWIDTH, Macs
 
 ULTRAS = [chip for chip in all_chips() if chip.name.endswith("Ultra")]
-
-
-@pytest.fixture
-def macs(database_url: str) -> Generator[Macs]:
-    world = Macs(database_url)
-    yield world
-    world.database.close()
 
 
 def view(macs: Macs, node_id: str) -> dict[str, Any]:

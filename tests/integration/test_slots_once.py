@@ -5,65 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Final
 
 import pytest
 from sqlalchemy.orm import Session
 
 from coordinator.db import Database, make_engine
-from coordinator.seats.credit import GRACE_US, credit_missed_slots, credit_part, credit_slots
+from coordinator.seats.credit import credit_missed_slots, credit_part, credit_slots
 from coordinator.seats.fees import split_fees
 from coordinator.seats.models import StandingTime
 from coordinator.seats.standing import Stood
 from coordinator.seats.standing_rows import StandingRows, drop_old_standing
-from ledger.availability import POOL, SlotFacts, claim_umlx
+from ledger.availability import POOL
 from ledger.commands import FEE, TREASURY
-from ledger.ratecard import CARD, DAY_US, GIBIBYTE, HOUR_US, SLOT_US, Seat, Trust
+from ledger.ratecard import CARD, DAY_US, GIBIBYTE, SLOT_US
 from ledger.rewards import AUDIT_POOL
-from tests.integration.macs import MONDAY_US, ULTRA_BANDWIDTH, Macs
-
-NOON: Final = MONDAY_US + 12 * HOUR_US
-"""The slot that most tests pay."""
-
-
-@pytest.fixture
-def macs(database_url: str) -> Generator[Macs]:
-    world = Macs(database_url)
-    yield world
-    world.database.close()
-
-
-def claim(
-    seat: Seat = "idle",
-    present: int = 600,
-    *,
-    busy: int = 0,
-    job_pay: int = 0,
-    linked_busy: int = 0,
-    trust: Trust = "audited",
-) -> int:
-    """What the rule says of the Macs of these tests, put together here by hand."""
-    facts = SlotFacts(
-        device="d",
-        owner="o",
-        seat=seat,
-        slot_start_us=0,
-        measured_bandwidth_bytes_per_second=ULTRA_BANDWIDTH,
-        specified_bandwidth_bytes_per_second=819 * 10**9,
-        lent_bytes=256 * GIBIBYTE,
-        trust=trust,
-        present_seconds=present,
-        busy_seconds=busy,
-        job_pay_umlx=job_pay,
-        linked_busy_seconds=linked_busy,
-    )
-    return claim_umlx(facts, CARD)
-
-
-def after(macs: Macs, slot_start_us: int) -> None:
-    """Move the clock to where the slot can be paid."""
-    macs.now_us = slot_start_us + SLOT_US + GRACE_US
-
+from tests.integration.macs import NOON, Macs, after, claim
 
 # -- once ----------------------------------------------------------------------------------------
 
