@@ -93,11 +93,13 @@ class Dispatcher:
         """Place jobs until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), LOOK_SECONDS)
+                async with asyncio.timeout(LOOK_SECONDS):
+                    _ = await self._wake.wait()
             if self._expected:
                 self._none_expected.clear()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._none_expected.wait(), GATHER_SECONDS_MAX)
+                    async with asyncio.timeout(GATHER_SECONDS_MAX):
+                        _ = await self._none_expected.wait()
             self._wake.clear()
             try:
                 await self._look()
@@ -284,9 +286,8 @@ class Dispatcher:
         if attempt is None or attempt.fence != fence:
             return
         try:
-            declined = await asyncio.wait_for(
-                asyncio.shield(attempt.answered), self._settings.offer_seconds_max
-            )
+            async with asyncio.timeout(self._settings.offer_seconds_max):
+                declined = await asyncio.shield(attempt.answered)
         except TimeoutError:
             if live.attempt is attempt:
                 self._unanswered(live, attempt)

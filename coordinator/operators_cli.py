@@ -42,7 +42,8 @@ def keygen(file: Annotated[Path, typer.Argument(help="Where to keep the private 
     out.print(public_key_of(key), highlight=False)
 
 
-@key_app.command("add")
+# One public key in 64 begins with a hyphen; it is no option.
+@key_app.command("add", context_settings={"ignore_unknown_options": True})
 def key_add(
     name: Annotated[str, typer.Argument(help="The operator's name.")],
     public_key: Annotated[str, typer.Argument(help="The public key that 'keygen' printed.")],

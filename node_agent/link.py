@@ -137,7 +137,8 @@ class Link:
         self._wake.set()
         if self._is_up:
             try:
-                await asyncio.wait_for(self._flushed.wait(), FLUSH_SECONDS)
+                async with asyncio.timeout(FLUSH_SECONDS):
+                    _ = await self._flushed.wait()
             except TimeoutError:
                 log.warning("link_flush_timeout", frames=len(self._control) + len(self._data))
         if self._socket is not None:
@@ -153,7 +154,8 @@ class Link:
         ) as socket:
             self._socket = socket
             try:
-                welcome = await asyncio.wait_for(self._introduce(socket), self._settings.challenge_seconds)
+                async with asyncio.timeout(self._settings.challenge_seconds):
+                    welcome = await self._introduce(socket)
                 self._heard_at = time.monotonic()
                 self._control.clear()
                 self._data.clear()
@@ -198,7 +200,8 @@ class Link:
             await asyncio.sleep(self._settings.ping_seconds)
             pong = await socket.ping()
             try:
-                await asyncio.wait_for(pong, self._settings.pong_seconds)
+                async with asyncio.timeout(self._settings.pong_seconds):
+                    _ = await pong
             except TimeoutError:
                 log.warning("link_silent", seconds=round(time.monotonic() - self._heard_at, 1))
                 # A polite close would wait for the same dead network.

@@ -110,7 +110,8 @@ class JobStream:
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
-            await asyncio.wait_for(waiter, timeout_seconds)
+            async with asyncio.timeout(timeout_seconds):
+                await waiter
         except TimeoutError:
             return False
         finally:

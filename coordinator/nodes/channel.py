@@ -162,7 +162,8 @@ async def receive_hello(socket: WebSocket, nonce: str) -> wire.Hello | None:
     """Challenge the socket and read its hello. None (and the socket closed) if it is not one."""
     await socket.send_text(wire.encode(wire.Challenge(nonce=nonce)))
     try:
-        frame = await asyncio.wait_for(socket.receive_text(), HELLO_SECONDS_MAX)
+        async with asyncio.timeout(HELLO_SECONDS_MAX):
+            frame = await socket.receive_text()
         message = wire.parse_to_coordinator(frame)
     except (TimeoutError, wire.MalformedFrameError, KeyError, WebSocketDisconnect):
         message = None

@@ -197,7 +197,8 @@ class RunnerProcess:
 
     async def _wait_or_kill(self, child: asyncio.subprocess.Process) -> int:
         try:
-            return await asyncio.wait_for(child.wait(), CLOSE_SECONDS)
+            async with asyncio.timeout(CLOSE_SECONDS):
+                return await child.wait()
         except TimeoutError:
             self._kill(child)
         return await child.wait()

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner, Result
 
 from coordinator.cli import app
@@ -196,3 +197,12 @@ def test_a_grant_in_a_fresh_home_needs_nothing(tmp_path: Path, monkeypatch: pyte
         found[name] = json.loads(done.stdout)["account"]
     assert sorted(path.name for path in (tmp_path / "operators").iterdir()) == ["local-1.key", "local-2.key"]
     assert len(set(found.values())) == 2
+
+
+async def test_a_public_key_that_begins_with_a_hyphen_can_be_added(run: Run) -> None:
+    """Base64url has a hyphen: so does one key in 64 begin."""
+    public_key = "x"
+    while not public_key.startswith("-"):
+        public_key = public_key_of(Ed25519PrivateKey.generate())
+    _ = await run("Operator", "operators", "key", "add", "olga", public_key)
+    assert public_key in (await run("Operator", "operators", "key", "list", "--json")).stdout

@@ -109,9 +109,12 @@ async def test_a_mac_that_comes_back_goes_on_and_nothing_is_read_twice(
 
 
 async def test_a_mac_that_does_not_come_back_is_followed_by_another_and_not_blamed(
-    coordinator: Coordinator, new_node: NewNode
+    start_coordinator: StartCoordinator,
 ) -> None:
-    node = await new_node("Ada")
+    coordinator = start_coordinator(restart_grace_seconds=1.0)
+    node = ScriptedNode(coordinator, "Ada", name="Mac")
+    await node.enrol()
+    await node.connect()
     async with asking(coordinator) as sam:
         reading = ask(sam, prompt="0123456789")
         offer = await node.offered()
@@ -122,7 +125,9 @@ async def test_a_mac_that_does_not_come_back_is_followed_by_another_and_not_blam
         await crash(coordinator)
         await broken(reading)
     await node.close()
-    other = await new_node("Bo")
+    other = ScriptedNode(coordinator, "Bo", name="Other")
+    await other.enrol()
+    await other.connect()
     again = await other.offered()
     assert (again.fence, again.prefix_ids) == (2, coordinator.shelf.ids("abc"))
     async with asking(coordinator) as sam:
@@ -136,6 +141,7 @@ async def test_a_mac_that_does_not_come_back_is_followed_by_another_and_not_blam
         job = await job_of(sam, offer.job_id)
         assert (job["output_tokens"], job["charge_umlx"]) == (5, str(price_of(10, 5)))
     assert not coordinator.runtime.endings.health.get(node.node_id.removeprefix("node_"))
+    await other.close()
     coordinator.check_books()
 
 

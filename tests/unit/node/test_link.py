@@ -11,6 +11,7 @@ import pytest
 from websockets.asyncio.server import Server, ServerConnection, serve
 
 from coordinator.settings import Settings
+from node_agent import link as link_module
 from node_agent.events import Lane
 from node_agent.link import Link, RefusedError, backoff_seconds, socket_url
 from node_agent.protocol import messages as wire
@@ -226,21 +227,23 @@ def test_a_coordinator_that_never_reads_costs_a_bounded_queue() -> None:
 
         owner = Owner()
         settings = FAST.model_copy(update={"data_frames_max": 50})
-        async with serve(handler, "127.0.0.1", 0, max_queue=1) as server:
+        async with serve(handler, "127.0.0.1", 0, max_queue=1, close_timeout=0.1) as server:
             link = Link(origin(server), owner, settings)
             task = asyncio.create_task(link.run())
-            await until(lambda: owner.ups == 1)
-            chunk = wire.Chunk(job_id="j" * 200_000, fence=1, offset=0, token_ids=(1,))
-            for _ in range(40):
-                link.send(chunk, Lane.DATA)
-            await asyncio.sleep(0.3)  # the writer is stuck in the middle of a frame
-            assert owner.downs == 0
-            for _ in range(60):
-                link.send(chunk, Lane.DATA)
-            await until(lambda: owner.downs == 1)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            over.set()
+            try:
+                await until(lambda: owner.ups == 1)
+                chunk = wire.Chunk(job_id="j" * 200_000, fence=1, offset=0, token_ids=(1,))
+                for _ in range(40):
+                    link.send(chunk, Lane.DATA)
+                await asyncio.sleep(0.3)  # the writer is stuck in the middle of a frame
+                assert owner.downs == 0
+                for _ in range(60):
+                    link.send(chunk, Lane.DATA)
+                await until(lambda: owner.downs == 1)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            finally:
+                over.set()  # the server waits for its handlers
 
     run(work())
 
@@ -266,5 +269,31 @@ def test_unknown_frames_are_answered_and_broken_ones_survived() -> None:
             assert owner.frames == [wire.Settled(job_id="j", fence=1)]
             await link.close()
             await asyncio.gather(task, return_exceptions=True)
+
+    run(work())
+
+
+def test_a_link_that_is_cancelled_just_as_the_coordinator_answers_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cancel that met a result used to be lost, and the link went on for ever."""
+
+    async def work() -> None:
+        async def handler(socket: ServerConnection) -> None:
+            await welcome(socket)
+            await socket.wait_closed()
+
+        def cancelling(frame: str | bytes) -> wire.ToNode:
+            message = parse(frame)
+            if isinstance(message, wire.Welcome):
+                task.cancel()
+            return message
+
+        parse = link_module._parse  # pyright: ignore[reportPrivateUsage]
+        monkeypatch.setattr(link_module, "_parse", cancelling)
+        async with serve(handler, "127.0.0.1", 0, close_timeout=0.1) as server:
+            task = asyncio.create_task(Link(origin(server), Owner(), FAST).run())
+            await asyncio.wait([task], timeout=2)
+            assert task.cancelled()
 
     run(work())
