@@ -86,6 +86,8 @@ def apply(connection: Connection, commands: Sequence[Command], *, now_us: int | 
         raise ValueError(f"at most {MAX_COMMANDS} commands at once; split the batch")
     if not commands:
         return []
+    for command in commands:
+        _ = command.digest  # and with it the body: both are kept, and nobody waits for us yet
     store: Store = store_postgresql if connection.dialect.name == "postgresql" else store_sqlite
     found = store.lock_and_read(connection, _wanted(commands))
     if found is None:
