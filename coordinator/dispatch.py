@@ -23,7 +23,9 @@ from coordinator.jobs.models import Job
 from coordinator.live import LiveAttempt, LiveJob, lease_seconds
 from coordinator.nodes.channel import Channel, Fleet
 from coordinator.nodes.models import Slot
-from coordinator.placement.match import match
+from coordinator.placement.fleet import Fleet as HostTable
+from coordinator.placement.match import decide, match
+from coordinator.placement.queue import Entry
 from coordinator.placement.types import HostFacts, JobFacts, NotPlaced, Placed, SlotFacts
 from coordinator.relay import Relay
 from coordinator.reservations import AcceptedOffer, Reservation, Reservations, Wanted
@@ -69,6 +71,8 @@ class Dispatcher:
         self._given_tokens: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.last_look: dict[str, NotPlaced] = {}
+        # Each is called on the loop with every decision, and with the hosts that it was made from.
+        self.observers: list[Callable[[Entry, HostTable], None]] = []
 
     def wake(self) -> None:
         """Something changed: look at the queue soon."""
@@ -127,7 +131,7 @@ class Dispatcher:
             if live is None or self._is_stopped:
                 continue
             apart = {choice.node_id for other, choice in chosen if other.is_kept_apart}
-            choice = match(live.facts(clock.monotonic()), self.hosts(slots, taken, apart))
+            choice = self._decide(live.facts(clock.monotonic()), self.hosts(slots, taken, apart))
             if isinstance(choice, NotPlaced):
                 waiting[job_id] = choice
                 continue
@@ -142,6 +146,21 @@ class Dispatcher:
             _, slots = await run_in_threadpool(self._read_queue)
         await self._start_all(chosen)
         self.last_look = waiting
+
+    def _decide(self, job: JobFacts, hosts: Sequence[HostFacts]) -> Placed | NotPlaced:
+        table = HostTable()
+        for host in hosts:
+            _ = table.put(host)
+        decision = decide(job, table)
+        self._tell_observers(Entry(job, decision, decision.slot), table)
+        return decision.choice
+
+    def _tell_observers(self, entry: Entry, hosts: HostTable) -> None:
+        for observer in self.observers:
+            try:
+                observer(entry, hosts)
+            except Exception:
+                log.exception("observer_failed", job_id=entry.job.job_id)
 
     async def _placeable(self, job_id: str, created_us: int) -> LiveJob | None:
         live = await self._take_up(job_id)
@@ -226,7 +245,10 @@ class Dispatcher:
             return [(row.id, row.created_us) for row in jobs], list(slots)
 
     def judge(self, job: JobFacts) -> Placed | NotPlaced:
-        """What placement would say now; used to refuse at once what no host could ever take."""
+        """What placement would say now; used to refuse at once what no host could ever take.
+
+        May be called from any thread. Blocking: it reads the database.
+        """
         with self._database.read() as session:
             slots = list(session.scalars(select(Slot)).all())
             session.expunge_all()
