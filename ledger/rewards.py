@@ -38,6 +38,7 @@ ZeroReason = Literal[
     "declined",
     "rounds_to_zero",
     "own_break",
+    "own_mac",
     "capped_by_fee",
     "self_dealing",
     "not_proven",
@@ -176,7 +177,8 @@ def settle(job: JobFacts) -> Settlement:
 
     The charge: prompt and the received tokens of attempts that are not barred (late or failed
     check), rounded up once, never above the bound. It is 0 if no token is payable, unless an
-    attempt finished without one: the model ended at once, and the prompt was read.
+    attempt finished without one: the model ended at once, and the prompt was read. What the payer's
+    own Macs made is free, and pays nothing.
     """
     weights = _weights(job)
     total = sum(attempt.received_tokens for attempt in job.attempts if attempt.fence in weights)
@@ -239,8 +241,13 @@ def _is_own_public_work(job: JobFacts, attempt: AttemptFacts) -> bool:
     return attempt.is_linked and not job.payer.startswith("user:")
 
 
+def _is_own(job: JobFacts, attempt: AttemptFacts) -> bool:
+    """Whether every Mac of the attempt is the payer's."""
+    return all(f"user:{member.owner}" == job.payer for member in attempt.members)
+
+
 def _payable_tokens(job: JobFacts, attempt: AttemptFacts) -> int:
-    if _is_barred(job, attempt):
+    if _is_barred(job, attempt) or _is_own(job, attempt):
         return 0
     # What the network itself then lost was delivered by the Mac all the same.
     return attempt.delivered_tokens if job.outcome == "coordinator_fault" else attempt.received_tokens
@@ -259,6 +266,7 @@ def _weights(job: JobFacts) -> dict[int, int]:
         and last.ending == "finished"
         and last.delivered_tokens == 0
         and not _is_barred(job, last)
+        and not _is_own(job, last)
     )
     return {last.fence: 1} if last is not None and is_empty_answer else {}
 
@@ -296,6 +304,8 @@ def _zero_reason(job: JobFacts, attempt: AttemptFacts, weights: dict[int, int]) 
         return "nothing_delivered"
     if _is_own_public_work(job, attempt):
         return "self_dealing"
+    if _is_own(job, attempt):
+        return "own_mac"
     if job.outcome == "coordinator_fault" and attempt.is_linked:
         return "self_dealing"
     return "not_received"
@@ -337,7 +347,7 @@ def _reading_pay(
         return 0, "nothing_delivered"
     # Both rules keep the pool from being milked: by jobs to oneself, and by breaking off on one Mac
     # to be paid for the second reading on another.
-    if any(other.is_linked for other in (attempt, *readers)):
+    if any(other.is_linked or _is_own(job, other) for other in (attempt, *readers)):
         return 0, "self_dealing"
     owners = {member.owner for member in attempt.members}
     if any(member.owner in owners for reader in readers for member in reader.members):

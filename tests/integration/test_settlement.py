@@ -15,7 +15,7 @@ from coordinator.accounts.models import Account
 from coordinator.jobs.schemas import JobEnd
 from coordinator.settlement import end_job
 from node_agent.protocol import messages as wire
-from tests.fixtures.coordinator import RICH_UMLX, Coordinator, StartCoordinator
+from tests.fixtures.coordinator import RICH_UMLX, Coordinator, StartCoordinator, price_of
 from tests.fixtures.scripted_node import NewNode, ScriptedNode
 from tests.integration.attempts import ask, close, connected, who_is_asked
 from tests.integration.settling import (
@@ -259,7 +259,7 @@ async def test_what_never_reached_the_submitter_costs_nothing(
 # -- oneself -------------------------------------------------------------------------------------
 
 
-async def test_paying_oneself_loses_the_fee(
+async def test_ones_own_mac_is_free_and_earns_nothing(
     coordinator: Coordinator, new_node: NewNode, sam: httpx2.AsyncClient
 ) -> None:
     own = await new_node("Sam")
@@ -267,7 +267,32 @@ async def test_paying_oneself_loses_the_fee(
     offer = await own.offered()
     await own.answer(offer, "abcd")
     job = await check_sums(coordinator, offer.job_id)
-    assert (pays(coordinator, job.id), has(coordinator, "Sam")) == ([Pay(36, 0, None, 4, 4)], RICH_UMLX - 4)
+    assert (pays(coordinator, job.id), has(coordinator, "Sam")) == (
+        [Pay(0, 0, "own_mac", 4, 4)],
+        RICH_UMLX,
+    )
+    assert job.charge_umlx == 0
+    spent = (await sam.get("/v1/spending")).json()
+    assert (spent["total_umlx"], spent["jobs"]) == ("0", [])
+
+
+async def test_only_what_strangers_macs_made_is_charged(
+    coordinator: Coordinator, new_node: NewNode, sam: httpx2.AsyncClient
+) -> None:
+    """An answer that one's own Mac began: the other Mac is paid for the prompt and its own tokens."""
+    nodes = [await new_node("Sam"), await new_node("Bo")]
+    first, other, offer = await begun(nodes, sam, "abc")
+    await first.send(wire.Failed(job_id=offer.job_id, fence=offer.fence, code="reclaimed"))
+    await go_on(other, "defg")
+    job = await check_sums(coordinator, offer.job_id)
+    own_first = first.owner == "Sam"
+    foreign_tokens = 4 if own_first else 3
+    assert job.charge_umlx == price_of(10, foreign_tokens)
+    zero = Pay(0, 0, "own_mac", 3, 3) if own_first else Pay(0, 0, "own_mac", 4, 4)
+    assert zero in pays(coordinator, job.id)
+    spent = (await sam.get("/v1/spending")).json()
+    assert spent["total_umlx"] == str(price_of(10, foreign_tokens))
+    assert spent["jobs"][0]["sum"] is not None
 
 
 @pytest.mark.parametrize("is_same_device", [True, False])

@@ -83,12 +83,13 @@ def histories(seed: int, count: int) -> Iterator[JobFacts]:
 
 
 def weights_of(job: JobFacts) -> dict[tuple[int, str], int]:
-    """The oracle: received tokens x part held, of attempts that count."""
+    """The oracle: received tokens x part held, of attempts that count. One's own Macs are free."""
     return {
         (attempt.fence, member.node_id): attempt.received_tokens * member.held_ppm
         for attempt in job.attempts
         if attempt.ending not in {"late", "declined"} and attempt.check != "failed"
         for member in attempt.members
+        if f"user:{member.owner}" != job.payer
     }
 
 
@@ -174,6 +175,16 @@ def test_dealing_with_oneself_never_gains() -> None:
     assert seen > HISTORIES // 20
 
 
+def test_a_job_on_ones_own_macs_alone_moves_nothing() -> None:
+    for job in histories(8, HISTORIES // 10):
+        owner = job.payer.removeprefix("user:")
+        own = (Member(node_id="own", owner=owner, held_ppm=PER_MILLION),)
+        attempts = tuple(replace(item, members=own, is_linked=True) for item in job.attempts)
+        result = settle(replace(job, attempts=attempts))
+        assert (result.charge_umlx, result.capture_pays(), result.extra_pays()) == (0, (), ())
+        assert all(share.reason is not None for share in (*result.shares, *result.extra))
+
+
 def test_new_strangers_who_are_one_person_never_gain() -> None:
     """Without any link being seen: all owners and the submitter together, all in probation."""
     seen = 0
@@ -218,7 +229,7 @@ def test_the_submitter_never_pays_for_a_second_reading() -> None:
             for fence, (count, ending) in enumerate(zip(tokens, endings, strict=True), start=1)
         )
         whole = replace(attempts[-1], delivered_tokens=sum(tokens), received_tokens=sum(tokens))
-        facts = replace(job, outcome="finished", bound_umlx=10**18)
+        facts = replace(job, payer="user:sue", outcome="finished", bound_umlx=10**18)
         parts = settle(replace(facts, attempts=attempts))
         assert parts.charge_umlx == settle(replace(facts, attempts=(whole,))).charge_umlx
 
