@@ -114,6 +114,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.generated: dict[tuple[str, int], list[int]] = defaultdict(list)
         self.key_of: dict[str, tuple[str, int]] = {}
         self.settled: set[tuple[str, int]] = set()
+        self.asked: tuple[str, int] | None = None
         self.accepted: dict[tuple[str, int], bool] = {}
         self.said_goodbye = False
         self.drained = False
@@ -173,7 +174,11 @@ class NodeMachine(RuleBasedStateMachine):
             self.said_goodbye = isinstance(message, wire.Goodbye)
             return
         place = (job, getattr(message, "fence", 0))
-        assert place not in self.settled, "something was sent after settled"
+        if place in self.settled:
+            # Who asks about what is over is told so; nothing else is said of it.
+            assert self.asked == place, "something was sent after settled"
+            assert isinstance(message, wire.Failed)
+            return
         match message:
             case wire.Chunk(offset=offset, token_ids=ids):
                 assert offset == len(self.received[place]), "chunks are not contiguous"
@@ -190,6 +195,12 @@ class NodeMachine(RuleBasedStateMachine):
                 self.accepted[place] = False
             case _:
                 pass
+
+    def ask(self, job: str, fence: int, message: wire.Cancel | wire.Resume) -> None:
+        """A frame that must be answered, also about what is over."""
+        self.asked = (job, fence)
+        self.give(FrameReceived(message))
+        self.asked = None
 
     def fence_near(self, job: str, step: int) -> int:
         return max(1, self.latest[job] + step)
@@ -234,7 +245,7 @@ class NodeMachine(RuleBasedStateMachine):
     def cancel(self, job: str, step: int, reason: str) -> None:
         fence = self.fence_near(job, step)
         message = {"type": "cancel", "job_id": job, "fence": fence, "reason": reason}
-        self.give(FrameReceived(wire.Cancel.model_validate(message)))
+        self.ask(job, fence, wire.Cancel.model_validate(message))
 
     @precondition(lambda self: self.link_is_up)
     @rule(job=jobs, step=steps, back=st.integers(0, 50))
@@ -242,7 +253,7 @@ class NodeMachine(RuleBasedStateMachine):
         fence = self.fence_near(job, step)
         held = self.received[job, fence]
         del held[max(0, len(held) - back) :]
-        self.give(FrameReceived(wire.Resume(job_id=job, fence=fence, offset=len(held))))
+        self.ask(job, fence, wire.Resume(job_id=job, fence=fence, offset=len(held)))
 
     @precondition(lambda self: self.link_is_up and any(self.accepted.values()))
     @rule(job=jobs, step=steps, early=rarely)
