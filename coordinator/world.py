@@ -11,6 +11,7 @@ from coordinator.nodes.models import Node
 from coordinator.policy.rate_cards import card_in_force
 from coordinator.runtime import Runtime
 from coordinator.seats.models import SelfTest
+from coordinator.world_market import market_of
 from coordinator.world_terms import terms_of
 from ledger import checkpoints
 from web_world.feed import Feed
@@ -22,7 +23,7 @@ MEASURED_US: Final = 30 * 24 * 3_600_000_000  # a self-test older than a month s
 
 def feed_of(runtime: Runtime) -> Feed:
     """The public picture of this coordinator's network."""
-    return Feed(lambda: facts_of(runtime), lambda: pulse_of(runtime))
+    return Feed(lambda: facts_of(runtime), lambda: pulse_of(runtime), lambda: market_of(runtime))
 
 
 def facts_of(runtime: Runtime) -> WorldFacts:

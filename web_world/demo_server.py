@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from web_world.demo import SPREAD_DEGREES, DemoWork, demo_fleet
 from web_world.demo_terms import DEMO_TERMS
 from web_world.feed import SNAPSHOT_TICKS, TICK_SECONDS, Feed
+from web_world.market import MarketFacts
 from web_world.routes import make_router
 from web_world.source import SERIES_MINUTES, Checkpoint, Pulse, WorldFacts
 
@@ -20,9 +21,17 @@ CHECKPOINT_ENTRIES = 1_284_331
 
 
 def demo_feed(
-    count: int, *, seed: int, now_us: int | None = None, spread_degrees: float = SPREAD_DEGREES
+    count: int,
+    *,
+    seed: int,
+    now_us: int | None = None,
+    spread_degrees: float = SPREAD_DEGREES,
+    market: MarketFacts | None = None,
 ) -> Feed:
-    """A feed over `count` made-up Macs, its last thirty minutes filled. A fixed time stands still."""
+    """A feed over `count` made-up Macs, its last thirty minutes filled. A fixed time stands still.
+
+    This package has no catalogue: without a `market` there are no models.
+    """
     fleet = demo_fleet(count, seed=seed, now_us=now_us or _wall_us(), spread_degrees=spread_degrees)
     work = DemoWork(fleet, seed=seed)
 
@@ -36,7 +45,7 @@ def demo_feed(
     def read_pulse() -> Pulse:
         return work.step(TICK_SECONDS)
 
-    feed = Feed(read_facts, read_pulse)
+    feed = Feed(read_facts, read_pulse, lambda: market or MarketFacts())
     for _ in range(SERIES_MINUTES * SNAPSHOT_TICKS):
         feed.note(read_pulse())
     return feed
@@ -49,9 +58,10 @@ def demo_app(
     now_us: int | None = None,
     origin: str = "",
     spread_degrees: float = SPREAD_DEGREES,
+    market: MarketFacts | None = None,
 ) -> FastAPI:
     """The pages, the snapshot and the stream over `demo_feed`."""
-    feed = demo_feed(macs, seed=seed, now_us=now_us, spread_degrees=spread_degrees)
+    feed = demo_feed(macs, seed=seed, now_us=now_us, spread_degrees=spread_degrees, market=market)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:

@@ -16,7 +16,9 @@ from typing import Final
 import structlog
 from starlette.concurrency import run_in_threadpool
 
-from web_world.privacy import Roster, Spot, advance, light_of, tells_figures
+from web_world.market import Market, MarketFacts
+from web_world.market import advance as advance_market
+from web_world.privacy import HOUR_US, Roster, Spot, advance, light_of, tells_figures
 from web_world.snapshot import Encoded, Minutes, WorldView, encode, view_of
 from web_world.source import SERIES_MINUTES, Pulse, Terms, WorldFacts
 
@@ -42,10 +44,19 @@ class Standing:
 class Feed:
     """Holds the current view. All methods run on the event loop, the reading of facts aside."""
 
-    def __init__(self, read_facts: Callable[[], WorldFacts], read_pulse: Callable[[], Pulse]) -> None:
-        """`read_facts` may block and runs in a thread; `read_pulse` must not block."""
+    def __init__(
+        self,
+        read_facts: Callable[[], WorldFacts],
+        read_pulse: Callable[[], Pulse],
+        read_market: Callable[[], MarketFacts] = MarketFacts,
+    ) -> None:
+        """`read_facts` and `read_market`, which is asked once an hour, may block and run in a
+        thread; `read_pulse` must not block."""
         self._read_facts: Final = read_facts
         self._read_pulse: Final = read_pulse
+        self._read_market: Final = read_market
+        self._market: Market | None = None
+        self._market_hour = 0
         self._roster: Roster | None = None
         self._view: WorldView | None = None
         self._terms: Terms | None = None
@@ -106,6 +117,9 @@ class Feed:
         self._up_since_us = self._up_since_us or facts.now_us
         if pulse.jobs_ended != self._ended[0]:
             self._ended = (pulse.jobs_ended, facts.now_us)
+        hour = facts.now_us // HOUR_US
+        if self._market is None or hour != self._market_hour:
+            self._market, self._market_hour = advance_market(self._market, self._read_market()), hour
         roster = advance(self._roster, facts.macs, facts.now_us)
         minutes = Minutes(
             jobs=tuple(minute and minute[0] for minute in self._minutes),
@@ -132,6 +146,12 @@ class Feed:
         _ = await self.view()
         assert self._terms is not None
         return self._terms
+
+    async def market(self) -> Market:
+        """Models and demand, as of this hour."""
+        _ = await self.view()
+        assert self._market is not None
+        return self._market
 
     async def standing(self) -> Standing:
         """Since when there is a picture, and in which minute a job last ended, if that may be told."""
