@@ -46,6 +46,10 @@ class Page:
         """The page's path in this language."""
         return f"/{language.code}/{self.slug}"
 
+    def picture(self, language: Language) -> str:
+        """The path of the picture that a link to the page carries."""
+        return f"/world/share/{language.code}/{self.slug or 'world'}.jpg"
+
 
 WORLD_PAGE: Final = Page("", "world.html", "world-title", "nav-world")
 PAGES: Final = (

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from web_world.feed import Feed
 from web_world.pages import PAGES, STATIC, Page, render
+from web_world.share_pictures import Pictures
 from web_world.texts import LANGUAGES, Language, choose
 
 PUBLIC: Final[dict[str, Any]] = {"x-audience": "public"}
@@ -40,6 +42,7 @@ SECURITY_HEADERS: Final = {
     "permissions-policy": "geolocation=(), camera=(), microphone=()",
 }
 PAGE_CACHE: Final = "public, max-age=30"
+PICTURE_CACHE: Final = "public, max-age=3600"
 SNAPSHOT_CACHE: Final = "public, max-age=30, stale-while-revalidate=60"
 # Addresses of files carry a fingerprint, so what lies behind one never changes.
 STATIC_CACHE: Final = "public, max-age=31536000, immutable"
@@ -112,6 +115,7 @@ def make_router(feed: Feed, *, origin: str) -> APIRouter:
                 page.address(language), _in(page, language, html), methods=["GET"], openapi_extra=PUBLIC
             )
     _add_data(router, feed)
+    _add_pictures(router, Pictures(feed, host=urlsplit(origin).netloc))
     return router
 
 
@@ -140,6 +144,20 @@ def _in(page: Page, language: Language, html: Html) -> Callable[[Request], Any]:
         return response
 
     return answer
+
+
+def _add_pictures(router: APIRouter, pictures: Pictures) -> None:
+    shown = {page.picture(language): (page, language) for page in PAGES for language in LANGUAGES}
+
+    @router.api_route("/world/share/{name:path}", methods=["GET", "HEAD"], openapi_extra=PUBLIC)
+    async def picture(request: Request) -> Response:
+        """The picture that a link to a page carries, renewed once an hour."""
+        wanted = shown.get(request.url.path)
+        if wanted is None:
+            return Response(status_code=404)
+        made = await pictures.get(*wanted)
+        headers = {"cache-control": PICTURE_CACHE, "x-content-type-options": "nosniff"}
+        return _answer(request, made.data, None, "image/jpeg", made.etag, headers)
 
 
 def _add_data(router: APIRouter, feed: Feed) -> None:

@@ -101,6 +101,7 @@ async def test_every_route_says_who_it_is_for_and_keeps_to_it(
         "GET /v1/ledger/key",
         "GET /v1/rates",
         "GET /v1/tokens",
+        "GET /world/share/{name:path}",
         "GET /world/static/{name:path}",
         "GET /world/v1/events",
         "GET /world/v1/snapshot.json",

@@ -108,12 +108,18 @@ for (const [folder, file, name] of [
 ]) {
   copyFileSync(join(here, "node_modules", folder, "files", file), join(statics, "fonts", name));
 }
+// Pictures of shared links are drawn by the server, which needs Latin and Arabic letters in one font.
+mkdirSync(join(target, "data", "fonts"), { recursive: true });
+copyFileSync(
+  join(here, "node_modules", "vazirmatn", "fonts", "webfonts", "Vazirmatn[wght].woff2"),
+  join(target, "data", "fonts", "vazirmatn.woff2"),
+);
 
 // What ships with the bundle, and under which terms.
-const notices = ["d3-geo", "d3-array", "internmap", "@fluent/bundle", "world-atlas", "@fontsource-variable/vazirmatn", "@fontsource/noto-nastaliq-urdu"].map((name) => {
+const notices = ["d3-geo", "d3-array", "internmap", "@fluent/bundle", "world-atlas", "@fontsource-variable/vazirmatn", "vazirmatn", "@fontsource/noto-nastaliq-urdu"].map((name) => {
   const root = join(here, "node_modules", name);
   const { version, license } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
-  const file = readdirSync(root).find((entry) => /^licen[cs]e/i.test(entry));
+  const file = readdirSync(root).find((entry) => /^(licen[cs]e|ofl)/i.test(entry));
   const text = file ? readFileSync(join(root, file), "utf8").trim() : "";
   return `${name} ${version} (${license})\n\n${text}\n`;
 });

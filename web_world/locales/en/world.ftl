@@ -1,6 +1,7 @@
 site-name = MLX World
 world-title = MLX World: every Mac on the network is a light
 world-description = A live globe of the Macs that lend their memory and speed to open models. Every light is a Mac; none tells where anybody lives.
+share-alt = A globe with a light for each Mac on the network
 nav-label = Pages
 nav-world = World
 skip-to-table = Skip to the table of countries

@@ -1,6 +1,7 @@
 site-name = Świat MLX
 world-title = Świat MLX: każdy Mac w sieci to światełko
 world-description = Żywy globus Maków, które użyczają pamięci i szybkości otwartym modelom. Każde światełko to Mac; żadne nie zdradza, gdzie kto mieszka.
+share-alt = Globus ze światełkiem dla każdego Maca w sieci
 nav-label = Strony
 nav-world = Świat
 skip-to-table = Przejdź do tabeli krajów
