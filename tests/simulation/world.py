@@ -69,6 +69,7 @@ class World:
         self._connections = 0
         self.is_calm = False
         self._gone_since: dict[str, float] = {}
+        self._live_since: dict[tuple[str, int], float] = {}
         self._chosen_since: dict[str, float] = {}
         self.mishap: Final = Mishap(self._draws.of("mishaps"), self._committed, self._die_inside)
         self.coordinator: Final = Coordinator(
@@ -244,13 +245,19 @@ class World:
                 self.violate("L9 liveness", f"{QUIET_SECONDS_MAX:g} s after all faults: {'; '.join(unrest)}")
 
     def _look_at_queue(self) -> None:
-        """L9: a job that placement has a host for is not left in the queue."""
+        """L9: a job that placement has a host for is not left in the queue.
+
+        One that nobody has come back for since a restart waits for its reader, and is given up if
+        none comes: that it does not wait for ever is seen at the end.
+        """
         runtime, now = self.coordinator.runtime, self.loop.time()
         refused = runtime.dispatcher.last_look if runtime is not None else {}
         found: dict[str, float] = {}
         if self.is_calm and self.coordinator.is_serving:
             for job in self.oracle.jobs.values():
-                if job.state == "queued" and job.id not in refused:
+                live = runtime.relay.jobs.get(job.id) if runtime is not None else None
+                waits_for_reader = live is not None and live.is_orphaned and not live.stream.readers
+                if job.state == "queued" and job.id not in refused and not waits_for_reader:
                     found[job.id] = self._chosen_since.get(job.id, now)
                     if now - found[job.id] > RESERVE_SECONDS_MAX:
                         self.violate("L9 liveness", f"{job.id} is chosen for, and never reserved")
@@ -267,9 +274,13 @@ class World:
                 _ = self._gone_since.pop(mac.node_id, None)
             else:
                 _ = self._gone_since.setdefault(mac.node_id, now)
-        for (job_id, fence), attempt in self.oracle.attempts.items():
-            gone_since = self._gone_since.get(attempt.node_id, now)
-            if attempt.state in LIVE_ATTEMPT and now - gone_since > LEASE_SECONDS_MAX:
+        live = {key: one for key, one in self.oracle.attempts.items() if one.state in LIVE_ATTEMPT}
+        self._live_since = {key: self._live_since.get(key, now) for key in live}
+        for key, attempt in live.items():
+            # A Mac that was away may come, be given work, and go again between two looks.
+            since = max(self._gone_since.get(attempt.node_id, now), self._live_since[key])
+            if now - since > LEASE_SECONDS_MAX:
+                job_id, fence = key
                 self.violate("L8 leases end", f"{job_id} #{fence} outlives its node's connection")
 
     def _unrest(self, asking: list[asyncio.Task[None]]) -> list[str]:
