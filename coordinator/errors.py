@@ -179,6 +179,19 @@ def model_not_found(model: str, nearest: Sequence[str]) -> ApiError:
     )
 
 
+def model_not_served(card_id: str, repo: str, nearest: Sequence[str]) -> ApiError:
+    """The model is known, sized and priced, but its files are not pinned by hash: nobody may run it."""
+    offer = f" Served now: {', '.join(nearest)}." if nearest else ""
+    return ApiError(
+        404,
+        "model_not_served",
+        f"The model '{card_id}' is in the catalogue and not served: its files are not pinned yet.{offer} "
+        f"An operator can pin it with 'mlx-network catalogue add {repo}'.",
+        param="model",
+        should_retry=False,
+    )
+
+
 def not_found(kind: str, identifier: str) -> ApiError:
     """No such thing, or not the caller's. `kind` as in `job`: the code is `job_not_found`."""
     return ApiError(
@@ -248,11 +261,22 @@ def body_too_slow() -> ApiError:
     return ApiError(408, "body_too_slow", "The request body did not arrive in time. Send it again.")
 
 
+def job_unservable(why: str) -> ApiError:
+    """No Mac of the network can ever run this job; `why` has the numbers and what to change."""
+    return ApiError(
+        422,
+        "job_unservable",
+        f"No Mac of this network can ever run this job: {why}.",
+        param="model",
+        should_retry=False,
+    )
+
+
 # -- 5xx: the network ----------------------------------------------------------------------------
 
 
 def no_host_available(why: str, *, retry_after_seconds: int | None) -> ApiError:
-    """Nobody can take the job. With no forecast, none could ever: trying again is useless."""
+    """Nobody takes the job now. With no forecast, trying again is useless."""
     forecast = f" Forecast: {retry_after_seconds} s." if retry_after_seconds is not None else ""
     return ApiError(
         503,

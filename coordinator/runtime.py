@@ -25,15 +25,20 @@ from coordinator.db import (
 )
 from coordinator.dispatch import Dispatcher
 from coordinator.endings import Endings
+from coordinator.explain import unservable_text
 from coordinator.jobs import prefixes
 from coordinator.jobs import service as jobs
+from coordinator.jobs.decisions import Decisions
 from coordinator.jobs.payloads import PayloadBox, PayloadError
+from coordinator.jobs.quotes import Quotes
 from coordinator.jobs.schemas import Work
 from coordinator.jobs.states import JobState
 from coordinator.jobs.stream import Ending, JobStream
 from coordinator.live import LiveJob, LiveJobs
 from coordinator.nodes.channel import Channel, Fleet
 from coordinator.nodes.enrolment_limit import EnrolmentLimit
+from coordinator.nodes.service import may_come_back
+from coordinator.nodes.tallies import Tallies
 from coordinator.openai import prompt
 from coordinator.openai.request import GenerationRequest
 from coordinator.openai.results import whole_result
@@ -49,7 +54,7 @@ from coordinator.settings import Settings
 from coordinator.sole_use import InUseError, SoleUse
 from coordinator.tokens import CardTokenizer
 from coordinator.wakeups import LocalWakeups, RedisWakeups, Wakeups
-from node_agent.protocol.cards import ModelCard
+from node_agent.protocol.cards import ModelCard, UnpinnedCard
 from node_agent.protocol.messages import Hold
 
 log = structlog.get_logger()
@@ -58,6 +63,7 @@ DISPATCH_TOPIC: Final = "dispatch"
 GREETING_ALIAS: Final = "small"
 VOUCHER_TRIES_MAX: Final = 20  # an account's in an hour: a code's 118 bits need no less
 HOUR_SECONDS: Final = 3600.0
+MINUTE_SECONDS: Final = 60.0
 DRAIN_LOOK_SECONDS: Final = 0.05
 
 
@@ -87,6 +93,10 @@ class Runtime:
         self.demand: Final = DemandGauge(self.database)
         self.voucher_limit: Final = EnrolmentLimit(starts_max=VOUCHER_TRIES_MAX, window_seconds=HOUR_SECONDS)
         self.payloads: Final = PayloadBox.from_file(settings.home / "payload.key")
+        self.quotes: Final = Quotes.from_file(settings.home / "quote.key")
+        self.quote_limit: Final = EnrolmentLimit(
+            starts_max=settings.quotes_per_minute_max, window_seconds=MINUTE_SECONDS
+        )
         self.tokenizers: Final = Tokenizers(
             settings.home,
             self.catalogue,
@@ -132,6 +142,7 @@ class Runtime:
 
     async def start(self) -> None:
         """Begin to listen, to place jobs and to watch leases."""
+        self._loop = asyncio.get_running_loop()
         await self.wakeups.start()
         self._tasks.append(asyncio.create_task(self.dispatcher.run()))
         self._tasks.append(asyncio.create_task(self.relay.leases.sweep_forever()))
@@ -198,8 +209,7 @@ class Runtime:
         """
         card = self.catalogue.resolve(request.model)
         if card is None:
-            kind = "chat" if request.kind == "chat" else None
-            raise errors.model_not_found(request.model, self.catalogue.nearest(request.model, kind=kind))
+            raise self.missing_model(request.model, kind="chat" if request.kind == "chat" else None)
         tokenizer = self.tokenizers.get(card)
         ids = prompt.prompt_ids(request, tokenizer, context_tokens=card.context_tokens)
         max_tokens = prompt.answer_tokens_max(
@@ -217,6 +227,14 @@ class Runtime:
             top_logprobs=request.top_logprobs,
         )
         return card, tokenizer, work
+
+    def missing_model(self, name: str, *, kind: str | None = None) -> errors.ApiError:
+        """Why nothing runs under this name: nobody knows it, or its files are not pinned."""
+        nearest = self.catalogue.nearest(name, kind=kind)
+        known = self.catalogue.known(name)
+        if isinstance(known, UnpinnedCard):
+            return errors.model_not_served(known.id, known.source.repo, nearest)
+        return errors.model_not_found(name, nearest)
 
     def make_live(
         self,
@@ -250,6 +268,7 @@ class Runtime:
             is_async=is_async,
             vocabulary=tokenizer.vocabulary,
             make_result=result,
+            created_us=created_us,
         )
 
     async def live_of(self, job_id: str) -> LiveJob | None:
@@ -297,26 +316,34 @@ class Runtime:
                 live.waiting_since = clock.monotonic()
             return live
 
-    def refuse_hopeless(self, card: ModelCard, work: Work) -> None:
-        """Raise 503 at once if no host that is connected could ever take the job.
+    def refuse_hopeless(self, account_id: str, card: ModelCard, work: Work) -> None:
+        """Raise 422 at once if no host could ever take the job.
 
-        With no host connected at all the job waits: they may be about to come.
+        With no host connected at all the job waits, and also if a Mac that was here lately lends
+        enough: they may be about to come. Blocking.
         """
-        verdict = self.dispatcher.judge(
-            JobFacts(
-                job_id="",
-                card=card,
-                prompt_tokens=len(work.prompt_ids),
-                max_tokens=work.max_tokens,
-            )
+        job = JobFacts(
+            job_id="",
+            card=card,
+            prompt_tokens=len(work.prompt_ids),
+            max_tokens=work.max_tokens,
+            submitter_id=account_id,
         )
+        verdict = self.dispatcher.judge(job)
         if not isinstance(verdict, NotPlaced) or verdict.is_ever or not verdict.rejected:
             return
-        raise errors.no_host_available(
-            f"{card.id} with this prompt needs {verdict.needed_bytes} bytes of lent memory, "
-            f"and the largest Mac lends {verdict.largest_lent_bytes}",
-            retry_after_seconds=None,
-        )
+        with self.database.read() as session:
+            since_us = self.database.now_us(session) - int(self.settings.queue_seconds_max * 1e6)
+            if may_come_back(session, least_bytes=verdict.needed_bytes, since_us=since_us):
+                return
+        if self._loop is not None:
+            _ = self._loop.call_soon_threadsafe(self._count_refused, job)
+        raise errors.job_unservable(unservable_text(job, verdict))
+
+    def _count_refused(self, job: JobFacts) -> None:
+        """Owners are told of jobs that nobody could run: more lent memory would bring them."""
+        if self.decisions.fleet is not None:
+            self.tallies.count_refused(job, self.decisions.fleet)
 
     # -- nodes -----------------------------------------------------------------------------------
 

@@ -72,6 +72,9 @@ class Settings(BaseSettings):
     # -- money
     hold_seconds: float = 7 * 86_400.0  # a hold outlives every job that can run on it
 
+    quote_seconds: float = 60.0  # time to decide; a rate card is announced two weeks ahead
+    quotes_per_minute_max: int = 120  # an account's: each renders a prompt and costs nothing
+
     # -- enrolment
     enrolment_seconds: float = 900.0  # time to walk over to another screen and type a code
     enrolments_pending_max: int = 1000

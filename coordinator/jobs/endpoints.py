@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
@@ -22,6 +23,7 @@ from coordinator.openai import endpoints as openai
 from coordinator.openai import shapes
 from coordinator.openai.chat import parse_chat
 from coordinator.openai.completions import parse_completion
+from coordinator.openai.request import GenerationRequest
 from coordinator.openai.strict_json import Json, parse_object
 from coordinator.runtime import Runtime
 
@@ -35,16 +37,7 @@ async def submit(request: Request) -> Response:
     """Queue `{"kind": "chat.completions" | "completions", "request": {...}}`; 202 with the job."""
     runtime = runtime_of(request)
     caller = await caller_of(request)
-    whole = parse_object(await read_body(request))
-    unknown = set(whole) - {"kind", "request"}
-    if unknown:
-        raise errors.unknown_parameter(min(unknown))
-    parse = PARSERS.get(str(whole.get("kind")))
-    if parse is None:
-        raise errors.invalid_value("kind", f"must be one of {', '.join(PARSERS)}")
-    inner = whole.get("request")
-    if not isinstance(inner, dict):
-        raise errors.missing_parameter("request")
+    parse, inner = read_submission(await read_body(request))
     if inner.get("stream"):
         raise errors.invalid_value("request.stream", "follow GET /v1/jobs/{id}/events instead")
     accepted = await openai.accept(
@@ -55,9 +48,25 @@ async def submit(request: Request) -> Response:
         idempotency_key=openai.read_idempotency_key(request),
         is_async=True,
         is_commons=openai.read_commons(request),
+        quote=openai.read_quote(request),
     )
     view = await run_in_threadpool(_view_now, runtime, caller, accepted.job.id)
     return _json(view, status=202, headers=accepted.headers)
+
+
+def read_submission(body: bytes) -> tuple[Callable[[bytes], GenerationRequest], dict[str, Json]]:
+    """`{"kind", "request"}`: what reads the request, and the request. Raises 400."""
+    whole = parse_object(body)
+    unknown = set(whole) - {"kind", "request"}
+    if unknown:
+        raise errors.unknown_parameter(min(unknown))
+    parse = PARSERS.get(str(whole.get("kind")))
+    if parse is None:
+        raise errors.invalid_value("kind", f"must be one of {', '.join(PARSERS)}")
+    inner = whole.get("request")
+    if not isinstance(inner, dict):
+        raise errors.missing_parameter("request")
+    return parse, inner
 
 
 @router.get("/v1/jobs", openapi_extra=audience("account"))

@@ -16,9 +16,10 @@ from coordinator.db import database_now_us
 from coordinator.ids import new_id
 from coordinator.jobs.models import Attempt, Job, JobEvent, JobPayload
 from coordinator.jobs.payloads import Part, PayloadBox, PayloadError
+from coordinator.jobs.quotes import Quote, check_terms, expired
 from coordinator.jobs.schemas import Work
 from coordinator.policy import commons
-from coordinator.policy.rate_cards import card_in_force
+from coordinator.policy.rate_cards import card_by_id, card_in_force
 from coordinator.settings import Settings
 from coordinator.settlement import JOB_WIDE_FENCE, rate_of
 from ledger import statements
@@ -43,6 +44,7 @@ class Submission:
     idempotency_key: str | None
     commons_busy_ppm: int | None = None
     """Set for public work: the part of the Macs' last hour that paid jobs took."""
+    quote: Quote | None = None
 
     @property
     def payer(self) -> str:
@@ -79,8 +81,8 @@ def submit(
     """Queue a job, in the caller's transaction; its hold is the ledger command that is returned.
 
     Raises `ApiError` before it changes anything: 402 when the balance does not cover the bound,
-    409 for a reused key, 429 when the account has too many jobs under way; for public work what
-    `commons.require_allowance` raises.
+    409 for a reused key, 429 when the account has too many jobs under way; for a quote what
+    `quotes.check_terms` raises; for public work what `commons.require_allowance` raises.
     """
     replay = find_replay(session, submission)
     if replay is not None:
@@ -94,7 +96,7 @@ def submit(
     if (under_way or 0) >= settings.jobs_per_account_max:
         raise errors.rate_limited(retry_after_seconds=5, what=f"{settings.jobs_per_account_max} jobs at once")
     now_us = database_now_us(session)
-    rates = card_in_force(session, now_us)
+    rates = _rates(session, submission, now_us)
     job = _new_job(submission, rates, now_us=now_us)
     if submission.commons_busy_ppm is None:
         _check_balance(session, account, job.bound_umlx)
@@ -117,6 +119,24 @@ def submit(
         expires_us=now_us + int(settings.hold_seconds * 1e6),
     )
     return Written(Submitted(job, is_replay=False), (hold,))
+
+
+def _rates(session: Session, submission: Submission, now_us: int) -> RateCard:
+    """The rate card by which the job is priced: the quoted one, or that of now."""
+    quote, card = submission.quote, submission.card
+    if quote is None:
+        return card_in_force(session, now_us)
+    check_terms(
+        quote,
+        account_id=submission.account_id,
+        card_id=card.id,
+        card_revision=card.revision,
+        now_us=now_us,
+    )
+    found = card_by_id(session, quote.rate_card_id)
+    if found is None:
+        raise expired("The rate card that it was made by is gone.")
+    return found
 
 
 def _new_job(submission: Submission, rates: RateCard, *, now_us: int) -> Job:

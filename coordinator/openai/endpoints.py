@@ -18,8 +18,10 @@ from coordinator.accounts.service import Caller
 from coordinator.commits import LedgerRefusedError, Refused, Written
 from coordinator.errors import ApiError
 from coordinator.http import STATUS_CLIENT_GONE, audience, caller_of, read_body, respond_with, runtime_of
+from coordinator.jobs import quotes
 from coordinator.jobs import service as jobs
 from coordinator.jobs.models import Job
+from coordinator.jobs.quotes import Quote
 from coordinator.live import LiveJob
 from coordinator.openai import results, shapes
 from coordinator.openai.chat import parse_chat
@@ -84,7 +86,7 @@ async def model(request: Request, name: str) -> Response:
     runtime = runtime_of(request)
     found = [entry for entry in list_models(runtime) if entry["id"] == name]
     if not found:
-        raise errors.model_not_found(name, runtime.catalogue.nearest(name))
+        raise runtime.missing_model(name)
     return Response(shapes.dump(found[0]), media_type="application/json")
 
 
@@ -106,6 +108,7 @@ async def _generate(request: Request, parse: Callable[[bytes], GenerationRequest
         is_async=False,
         is_kept=is_kept,
         is_commons=read_commons(request),
+        quote=read_quote(request),
     )
     stream = accepted.live.stream
     _come_to_read(runtime, accepted.live)
@@ -171,6 +174,12 @@ def read_commons(request: Request) -> bool:
     return choice == "true"
 
 
+def read_quote(request: Request) -> Quote | None:
+    """The quote by which the job is to be priced, from the header. Raises 400 for one that is not ours."""
+    quote_id = request.headers.get(quotes.HEADER)
+    return None if quote_id is None else runtime_of(request).quotes.read(quote_id)
+
+
 def read_idempotency_key(request: Request) -> str | None:
     """The Idempotency-Key header. Raises 400 if it is too long or empty."""
     key = request.headers.get("idempotency-key")
@@ -190,6 +199,7 @@ async def accept(
     is_async: bool,
     is_kept: bool = True,
     is_commons: bool = False,
+    quote: Quote | None = None,
 ) -> Accepted:
     """Parse, price and queue a request. Raises `ApiError`; nothing is held or queued then."""
     if runtime.is_draining:
@@ -208,8 +218,9 @@ async def accept(
             request_digest=request.digest,
             idempotency_key=idempotency_key,
             commons_busy_ppm=runtime.demand.demand().paid_busy_ppm if is_commons else None,
+            quote=quote,
         )
-        runtime.refuse_hopeless(card, work)
+        runtime.refuse_hopeless(caller.account_id, card, work)
         submitted = _submit(runtime, submission)
         job = submitted.job
         if submitted.is_replay:
@@ -267,10 +278,11 @@ async def _wait_for_host(runtime: Runtime, accepted: Accepted, max_wait_seconds:
         return
     forecast = runtime.jobs.forecast_seconds(runtime.settings.max_wait_seconds)
     look = runtime.dispatcher.last_look.get(live.job_id)
+    is_never = look is not None and look.rejected and not look.is_ever
     why = ", ".join(f"{count} {reason}" for reason, count in look.rejected.items()) if look else ""
     error = errors.no_host_available(
         f"none took it within {max_wait_seconds:g} s ({why or _no_reason(runtime)})",
-        retry_after_seconds=max(1, math.ceil(forecast)),
+        retry_after_seconds=None if is_never else max(1, math.ceil(forecast)),
     )
     # Another request for the same job may be willing to wait longer.
     if live.stream.readers > 1:
