@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from coordinator.jobs.states import AttemptState, JobState
+from coordinator.jobs.wishes import NO_WISHES, Wishes
 from node_agent.protocol.messages import Sampling
 
 
@@ -21,10 +22,12 @@ class Work:
     sampling: Sampling
     top_logprobs: int | None
     is_kept: bool = False  # it goes on when its submitter's connection is lost
+    wishes: Wishes = NO_WISHES
 
     def to_bytes(self) -> bytes:
         """JSON for the payload box."""
-        return json.dumps(asdict(self) | {"sampling": self.sampling.model_dump()}).encode()
+        changed = {"sampling": self.sampling.model_dump(), "wishes": self.wishes.to_json()}
+        return json.dumps(asdict(self) | changed).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Work:
@@ -38,6 +41,7 @@ class Work:
             sampling=Sampling.model_validate(fields["sampling"]),
             top_logprobs=fields["top_logprobs"],
             is_kept=fields.get("is_kept", False),
+            wishes=Wishes.from_json(fields.get("wishes", {})),
         )
 
 
