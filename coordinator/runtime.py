@@ -35,8 +35,10 @@ from coordinator.jobs.schemas import Work
 from coordinator.jobs.states import JobState
 from coordinator.jobs.stream import Ending, JobStream
 from coordinator.live import LiveJob, LiveJobs
+from coordinator.mac_key import MacKey
 from coordinator.nodes.channel import Channel, Fleet
 from coordinator.nodes.enrolment_limit import EnrolmentLimit
+from coordinator.nodes.nonces import Nonces
 from coordinator.nodes.service import may_come_back
 from coordinator.nodes.tallies import Tallies
 from coordinator.openai import prompt
@@ -93,7 +95,9 @@ class Runtime:
         self.demand: Final = DemandGauge(self.database)
         self.voucher_limit: Final = EnrolmentLimit(starts_max=VOUCHER_TRIES_MAX, window_seconds=HOUR_SECONDS)
         self.payloads: Final = PayloadBox.from_file(settings.home / "payload.key")
-        self.quotes: Final = Quotes.from_file(settings.home / "quote.key")
+        mac_key = MacKey.from_file(settings.home / "mac.key")
+        self.quotes: Final = Quotes(mac_key)
+        self.nonces: Final = Nonces(mac_key)
         self.quote_limit: Final = EnrolmentLimit(
             starts_max=settings.quotes_per_minute_max, window_seconds=MINUTE_SECONDS
         )
@@ -127,6 +131,10 @@ class Runtime:
             commits=self.commits,
             take_up=self.live_of,
         )
+        self.decisions: Final = Decisions()
+        self.tallies: Final = Tallies()
+        self.dispatcher.observers += (self.decisions, self.tallies)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.endings.wake_dispatch = self.dispatcher.wake
         self.fleet.on_change = self.dispatcher.wake
         self.is_draining = False

@@ -7,29 +7,20 @@ the bound of a request follows from it and the request's own tokens.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
-import os
-import secrets
 from dataclasses import astuple, dataclass
-from pathlib import Path
 from typing import Any, Final, final
 
 from coordinator import errors
 from coordinator.errors import ApiError
+from coordinator.mac_key import MacKey
 from node_agent.protocol.signing import decode_bytes, encode_bytes
 
 HEADER: Final = "x-mlxnet-quote"
 PREFIX: Final = "quote_"
 ID_CHARACTERS_MAX: Final = 2048
-_KEY_BYTES: Final = 32
 _MAC_BYTES: Final = 32
-_PURPOSE: Final = b"mlxnet-v1-quote\0"
-
-
-class QuoteKeyError(RuntimeError):
-    """The file of the key holds something else."""
+_PURPOSE: Final = "mlxnet-v1-quote"
 
 
 @dataclass(frozen=True)
@@ -45,46 +36,26 @@ class Quote:
 
 @final
 class Quotes:
-    """Makes and reads ids of quotes with one key. Replicas that share a database share its file."""
+    """Makes and reads ids of quotes with one key."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: MacKey) -> None:
         self._key: Final = key
-
-    @classmethod
-    def from_file(cls, path: Path) -> Quotes:
-        """Read the 32-byte key at `path`; make it (mode 0600) if there is none yet.
-
-        Raises `QuoteKeyError` if the file is there and holds something else.
-        """
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            key = path.read_bytes()
-        else:
-            key = secrets.token_bytes(_KEY_BYTES)
-            with os.fdopen(descriptor, "wb") as file:
-                _ = file.write(key)
-        if len(key) != _KEY_BYTES:
-            raise QuoteKeyError(f"{path} must hold {_KEY_BYTES} random bytes and holds {len(key)}")
-        return cls(key)
 
     def id_of(self, quote: Quote) -> str:
         """The quote as one word of URL-safe characters."""
         content = json.dumps(astuple(quote), separators=(",", ":")).encode()
-        return PREFIX + encode_bytes(self._mac(content) + content)
+        return PREFIX + encode_bytes(self._key.mac(_PURPOSE, content) + content)
 
     def read(self, quote_id: str) -> Quote:
         """The quote of an id. Raises 400 for one that is not ours or was altered."""
         whole = _bytes_of(quote_id)
         mac, content = whole[:_MAC_BYTES], whole[_MAC_BYTES:]
         # The canonical form, so that one quote has one id.
-        if not hmac.compare_digest(mac, self._mac(content)) or quote_id != PREFIX + encode_bytes(whole):
+        is_ours = self._key.fits(mac, _PURPOSE, content)
+        if not is_ours or quote_id != PREFIX + encode_bytes(whole):
             raise _altered()
         fields: list[Any] = json.loads(content)
         return Quote(*fields)
-
-    def _mac(self, content: bytes) -> bytes:
-        return hmac.new(self._key, _PURPOSE + content, hashlib.sha256).digest()
 
 
 def _bytes_of(quote_id: str) -> bytes:
