@@ -46,6 +46,11 @@ def place_statement(
     return _statement("place", audience, node_id, str(sequence), kind, country, cell)
 
 
+def why_statement(*, audience: str, node_id: str, nonce: str) -> bytes:
+    """Signed when a node asks what it was counted under, with a nonce that the coordinator gave."""
+    return _statement("why", audience, node_id, nonce)
+
+
 def result_statement(
     *, job_id: str, fence: int, card_revision: str, token_count: int, output_digest: str
 ) -> bytes:
