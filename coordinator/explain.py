@@ -145,14 +145,16 @@ def reason_of(entry: Entry, fleet: Fleet, *, band: float) -> ChoiceReason:
         return "soonest"
     if job.own == "prefer" and fleet.owner[decision.row] == fleet.owner_number(job.submitter_id):
         return "own"
-    passed_over = decision.reason(int(able[int(totals.argmin())]))
+    fastest = int(able[int(totals.argmin())])
+    passed_over = decision.reason(fastest)
     if passed_over == "leaves_soon":
         return "owner_stays"
     if passed_over == "kept_for_big":
         return "kept_for_big"
-    if passed_over == "slower":
-        return "spares_others"
-    return "owed_most" if own <= best * band else "trial"
+    if own <= best * band:
+        return "owed_most"
+    # Without company there the fastest costs just its own seconds: only hunger reaches further.
+    return "spares_others" if passed_over == "slower" or fleet.live[fastest] else "trial"
 
 
 # -- as JSON ---------------------------------------------------------------------------------------
