@@ -12,14 +12,17 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from babel.dates import format_datetime
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from web_world import calculator, calculator_form
 from web_world.claims import APPLE_NOTE, CLAIMS, MLX_FAULT, MLX_GUIDE, Quantity
 from web_world.countries import country_name
 from web_world.feed import Standing
+from web_world.market import MEMORY_CLASSES, TOKENS_CONTEXT, Market
 from web_world.snapshot import WorldView
 from web_world.source import Terms
 from web_world.texts import CLIENT_FILE, LANGUAGES, Language, Texts, sources_of, texts_of
@@ -41,6 +44,8 @@ class Page:
     template: str
     title_key: str
     nav_key: str
+    has_form: bool = False
+    """Whether it answers what was typed into it, as an address's query."""
 
     def address(self, language: Language) -> str:
         """The page's path in this language."""
@@ -57,6 +62,8 @@ PAGES: Final = (
     Page("about", "about.html", "about-page-title", "nav-about"),
     Page("privacy", "privacy.html", "privacy-page-title", "nav-privacy"),
     Page("ultra", "ultra.html", "ultra-page-title", "nav-ultra"),
+    Page("models", "models.html", "models-page-title", "nav-models"),
+    Page("calculator", "calculator.html", "calculator-page-title", "nav-calculator", has_form=True),
     Page("clusters", "clusters.html", "clusters-page-title", "nav-clusters"),
     Page("status", "status.html", "status-page-title", "nav-status"),
 )
@@ -107,8 +114,14 @@ def render(
     etag: str,
     origin: str,
     version: str,
+    market: Market | None = None,
+    query: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The page in this language, showing this view. `version` marks the style's and script's."""
+    """The page in this language, showing this view. `version` marks the style's and script's.
+
+    `query` is what was typed into a page that has a form.
+    """
+    market = market or Market()
     texts = texts_of(language.code)
     context: dict[str, Any] = {
         "page": page,
@@ -126,6 +139,13 @@ def render(
         "fonts": FONTS.get(language.code, ()),
         "area_km2": AREA_KM2,
         "bars": bars,
+        "market": market,
+        "reckoning": calculator,
+        "form_rules": calculator_form,
+        "memory_classes": MEMORY_CLASSES,
+        "tokens_context": TOKENS_CONTEXT,
+        "form": partial(calculator_form.read_form, query or {}, market, language.code),
+        "example": partial(_example, market),
         "claims": CLAIMS,
         "sources": SOURCES,
         "quantities": partial(_quantities, texts=texts),
@@ -142,6 +162,10 @@ def _config(language: Language, etag: str) -> dict[str, str]:
 
 def _quantities(figures: Mapping[str, Quantity], texts: Texts) -> dict[str, str]:
     return {name: texts.quantity(value, unit) for name, (value, unit) in figures.items()}
+
+
+def _example(market: Market) -> str:
+    return urlencode(calculator_form.example(market))
 
 
 def _when(moment_us: int, texts: Texts) -> str:

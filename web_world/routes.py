@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -87,25 +87,42 @@ def make_router(feed: Feed, *, origin: str) -> APIRouter:
     router = APIRouter()
     rendered: dict[tuple[str, str], tuple[str, bytes, bytes]] = {}
 
-    async def html(request: Request, page: Page, language: Language) -> Response:
+    async def draw(page: Page, language: Language, query: Mapping[str, str]) -> bytes:
         encoded, view = await feed.encoded(), await feed.view()
+        return render(
+            page,
+            language,
+            view,
+            terms=await feed.terms(),
+            standing=await feed.standing(),
+            etag=encoded.etag,
+            origin=origin,
+            version=static_version(),
+            market=await feed.market(),
+            query=query,
+        )
+
+    async def html(request: Request, page: Page, language: Language) -> Response:
+        if page.has_form and request.query_params:
+            return await reckoned(request, page, language)
+        encoded = await feed.encoded()
         key = (page.slug, language.code)
         made = rendered.get(key)
         if made is None or made[0] != encoded.etag:
-            plain = render(
-                page,
-                language,
-                view,
-                terms=await feed.terms(),
-                standing=await feed.standing(),
-                etag=encoded.etag,
-                origin=origin,
-                version=static_version(),
-            )
+            plain = await draw(page, language, {})
             made = rendered[key] = (encoded.etag, plain, gzip.compress(plain, 6, mtime=0))
-        headers = SECURITY_HEADERS | {"cache-control": PAGE_CACHE, "content-language": language.code}
+        headers = _page_headers(page, language) | {"cache-control": PAGE_CACHE}
         return _answer(
             request, made[1], made[2], "text/html; charset=utf-8", made[0] + language.code, headers
+        )
+
+    async def reckoned(request: Request, page: Page, language: Language) -> Response:
+        """The page with an answer to what was typed, which is nobody else's."""
+        plain = await draw(page, language, dict(request.query_params))
+        etag = hashlib.sha256(plain).hexdigest()[:16]
+        headers = _page_headers(page, language) | {"cache-control": "private, no-cache"}
+        return _answer(
+            request, plain, gzip.compress(plain, 4, mtime=0), "text/html; charset=utf-8", etag, headers
         )
 
     for page in PAGES:
@@ -117,6 +134,14 @@ def make_router(feed: Feed, *, origin: str) -> APIRouter:
     _add_data(router, feed)
     _add_pictures(router, Pictures(feed, host=urlsplit(origin).netloc))
     return router
+
+
+def _page_headers(page: Page, language: Language) -> dict[str, str]:
+    headers = SECURITY_HEADERS | {"content-language": language.code}
+    if page.has_form:
+        policy = SECURITY_HEADERS["content-security-policy"]
+        headers["content-security-policy"] = policy.replace("form-action 'none'", "form-action 'self'")
+    return headers
 
 
 Html = Callable[[Request, Page, Language], Any]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from babel.numbers import format_compact_decimal, format_decimal, format_percent
+from babel.numbers import format_compact_decimal, format_currency, format_decimal, format_percent
 from babel.units import format_unit
 from fluent.runtime import FluentBundle, FluentResource
 from markupsafe import Markup, escape
@@ -109,6 +110,38 @@ class Texts:
         )
         # The mark keeps the sign behind the number where text runs from right to left.
         return f"\u200e{number}\u00d7" if unit == "x" else f"{number}\u00a0{unit}"
+
+    def money(self, value: float, currency: str) -> str:
+        """An amount in a currency (ISO 4217), small ones with three digits that count."""
+        digits = 2 if value == 0 or value >= 1 else 2 - Decimal(value).adjusted()
+        return format_currency(
+            round(Decimal(value), digits),
+            currency,
+            locale=self.language.code,
+            currency_digits=False,
+            decimal_quantization=False,
+            numbering_system=NUMBERING,
+        )
+
+    def amount(self, value: float) -> str:
+        """A number with three digits that count, more only before the point."""
+        digits = 0 if value == 0 else max(0, 2 - Decimal(value).adjusted())
+        return format_decimal(
+            round(Decimal(value), digits),
+            format="#,##0.######",
+            locale=self.language.code,
+            numbering_system=NUMBERING,
+        )
+
+    def unit(self, value: float, unit: str) -> str:
+        """An amount with a unit of CLDR ("power-watt"), times in words and others in short."""
+        return format_unit(
+            round(Decimal(value), 0 if value >= 100 else 1),
+            unit,
+            length="long" if unit.startswith("duration-") else "short",
+            locale=self.language.code,
+            numbering_system=NUMBERING,
+        )
 
     def memory(self, size_bytes: int) -> str:
         """Bytes in the largest fitting of GB, TB and PB (binary steps, as memory is sold)."""

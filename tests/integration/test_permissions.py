@@ -19,7 +19,7 @@ from tests.integration.records import NOTHING, error_of, rows
 
 pytestmark = pytest.mark.anyio
 
-PAGES = ("about", "privacy", "ultra", "clusters", "status")
+PAGES = ("about", "privacy", "ultra", "models", "calculator", "clusters", "status")
 
 
 async def test_without_a_key_or_with_a_wrong_one_there_is_no_answer(

@@ -96,7 +96,9 @@ const bundle = (entry, outfile) =>
   });
 await bundle("main.ts", "world.js");
 await bundle("share.ts", "share.js");
+await bundle("calculator.ts", "calculator.js");
 await bundle("styles/world.css", "world.css");
+await bundle("styles/market.css", "market.css");
 writeFileSync(join(statics, "land.json"), land("land-110m.json", 0.2, 4));
 writeFileSync(join(statics, "land-fine.json"), land("land-50m.json", 0.06, 5));
 writeFileSync(join(target, "data", "countries.json"), countries());
