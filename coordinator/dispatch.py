@@ -2,44 +2,58 @@
 
 One dispatcher at a time holds a fenced lease; its epoch is checked in every reservation, so that
 one that lost its lease reserves nothing.
+
+A *look* brings the table of hosts up to date, decides for the queue in fair order, and reserves.
+What decides is `coordinator.placement`; what it decides from is kept by `fleet_book`,
+`fair_shares` and `queue_book`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
+from dataclasses import replace
+from typing import Final
 
 import structlog
-from sqlalchemy import select
+from sqlalchemy import select, tuple_
 from starlette.concurrency import run_in_threadpool
 
 from coordinator import clock
 from coordinator.commits import GroupCommit
 from coordinator.db import Database
 from coordinator.endings import Endings
+from coordinator.fair_shares import FairShares
+from coordinator.fleet_book import FleetBook, read_slots
 from coordinator.jobs.models import Job
-from coordinator.live import LiveAttempt, LiveJob, lease_seconds
-from coordinator.nodes.channel import Channel, Fleet
-from coordinator.nodes.models import Slot
+from coordinator.live import LiveJob
+from coordinator.nodes.channel import Fleet
+from coordinator.offers import Chosen, Offers
 from coordinator.placement.fleet import Fleet as HostTable
-from coordinator.placement.match import decide, match
-from coordinator.placement.queue import Entry
-from coordinator.placement.types import HostFacts, JobFacts, NotPlaced, Placed, SlotFacts
+from coordinator.placement.match import POLICY, Decision, decide
+from coordinator.placement.queue import Entry, hold_for, release_holds, take
+from coordinator.placement.slots import NOBODY
+from coordinator.placement.types import JobFacts, NotPlaced, Outlook, Placed, SlotFacts
+from coordinator.queue_book import QueueBook
 from coordinator.relay import Relay
-from coordinator.reservations import AcceptedOffer, Reservation, Reservations, Wanted
+from coordinator.reservations import Reservation, Reservations
 from coordinator.settings import Settings
-from node_agent.protocol import messages as wire
+from node_agent.protocol.cards import ModelCard
 
 log = structlog.get_logger()
 
 LOOK_SECONDS: Final = 1.0  # a lost wake-up costs at most this
-QUEUE_LOOK_MAX: Final = 200
+PAGE_JOBS: Final = 1000  # of the database's queue are read in one look
+TAKE_UP_MAX: Final = 200  # jobs of an earlier process are taken up in one look: each is decrypted
+GROUP_MAX: Final = 100  # seats reserved in one transaction
+HOSTS_A_TURN: Final = 200_000  # decided over before others on this loop have their turn: about 10 ms
+NEEDS_MAX: Final = 1000  # waiting jobs that big memory is kept for
 GATHER_SECONDS_MAX: Final = 0.02  # a job waits so long for others that are just being queued
-BUSY_PAUSE_SECONDS: Final = 2.0  # a node that said "busy" is asked again after this
-OFFER_DECLINES_PAUSE_SECONDS: Final = 60.0
-ACCEPT_GATHER_SECONDS: Final = 0.1  # how far the recorded state may lag behind an accept
+PATIENCE_SHARE: Final = 0.5  # of the time that a submitter waits for a host is spent on a better one
+AT_ONCE: Final = replace(POLICY, hold_factor=float("inf"))  # nobody waits for a better host
+WEEK_SECONDS: Final = 7 * 86_400
+MONDAY_SECONDS: Final = 4 * 86_400  # the first one after 1970 began
 
 
 class Dispatcher:
@@ -55,21 +69,34 @@ class Dispatcher:
         endings: Endings,
         commits: GroupCommit,
         take_up: Callable[[str], Awaitable[LiveJob | None]],
+        cards: Collection[ModelCard] = (),
     ) -> None:
         self._settings = settings
         self._database = database
-        self._fleet = fleet
         self._relay = relay
         self._endings = endings
         self._take_up = take_up
+        self._cards = {card.id: card for card in cards}
         self._is_stopped = False
         self._wake = asyncio.Event()
         self._expected = 0
         self._none_expected = asyncio.Event()
-        self._reservations = Reservations(commits)
-        self._accepts: list[AcceptedOffer] = []
-        self._given_tokens: dict[str, int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.reservations = Reservations(commits)
+        self._offers = Offers(
+            settings=settings, fleet=fleet, relay=relay, endings=endings, reservations=self.reservations
+        )
+        self.book = FleetBook(
+            settings=settings,
+            channels=fleet,
+            jobs=relay.jobs,
+            health=endings.health,
+            revisions=[card.revision for card in cards],
+        )
+        self.shares = FairShares()
+        self._are_shares_loaded = False
+        self._queue = QueueBook(settings.overdue_seconds)
+        self._outlook = Outlook()
+        endings.on_left = self._left
         self.last_look: dict[str, NotPlaced] = {}
         # Each is called on the loop with every decision, and with the hosts that it was made from.
         self.observers: list[Callable[[Entry, HostTable], None]] = []
@@ -113,234 +140,217 @@ class Dispatcher:
 
     def release(self) -> None:
         """Give up the lease, so that a successor need not wait for its end. Blocking."""
-        self._reservations.release_lease()
-
-    # -- deciding --------------------------------------------------------------------------------
+        self.reservations.release_lease()
 
     def stop_offers(self) -> None:
         """Place nothing any more; what runs goes on."""
         self._is_stopped = True
 
-    async def _look(self) -> None:
-        job_ids, slots = await run_in_threadpool(self._read_queue)
-        taken: dict[str, int] = {}
-        waiting: dict[str, NotPlaced] = {}
-        chosen: list[tuple[LiveJob, Placed]] = []
-        for job_id, created_us in job_ids:
-            live = await self._placeable(job_id, created_us)
-            if live is None or self._is_stopped:
-                continue
-            apart = {choice.node_id for other, choice in chosen if other.is_kept_apart}
-            choice = self._decide(live.facts(clock.monotonic()), self.hosts(slots, taken, apart))
-            if isinstance(choice, NotPlaced):
-                waiting[job_id] = choice
-                continue
-            chosen.append((live, choice))
-            self._give(choice, live.work.max_tokens)
-            if choice.slot_id is not None:
-                taken[choice.slot_id] = taken.get(choice.slot_id, 0) + 1
-                continue
-            # A slot that is made, others being evicted, changes what all later ones are decided from.
-            await self._start_all(chosen)
-            chosen, taken = [], {}
-            _, slots = await run_in_threadpool(self._read_queue)
-        await self._start_all(chosen)
-        self.last_look = waiting
-
-    def _decide(self, job: JobFacts, hosts: Sequence[HostFacts]) -> Placed | NotPlaced:
-        table = HostTable()
-        for host in hosts:
-            _ = table.put(host)
-        decision = decide(job, table)
-        self._tell_observers(Entry(job, decision, decision.slot), table)
-        return decision.choice
-
-    def _tell_observers(self, entry: Entry, hosts: HostTable) -> None:
-        for observer in self.observers:
-            try:
-                observer(entry, hosts)
-            except Exception:
-                log.exception("observer_failed", job_id=entry.job.job_id)
-
-    async def _placeable(self, job_id: str, created_us: int) -> LiveJob | None:
-        live = await self._take_up(job_id)
-        if live is None or live.attempt is not None or live.is_ending or live.is_being_queued:
-            return None
-        if live.is_orphaned and not live.token_ids and not live.stream.readers:
-            # Its submitter may have been told that nothing was taken; it runs when somebody asks.
-            return None
-        if live.is_whole:
-            self._endings.end_whole(live)
-            return None
-        waited_seconds = (clock.wall_us() - created_us) / 1e6
-        if waited_seconds > self._settings.queue_seconds_max:
-            self._relay.give_up(live, waited_seconds)
-            return None
-        return live
-
-    def _give(self, choice: Placed, tokens: int) -> None:
-        self._given_tokens[choice.node_id] = self._given_tokens.get(choice.node_id, 0) + tokens
-
-    def hosts(
-        self, slots: Sequence[Slot], taken: dict[str, int], apart: Collection[str] = ()
-    ) -> list[HostFacts]:
-        """The connected nodes as placement sees them.
-
-        `taken` are seats taken in this round, `apart` nodes on which a job was put that shares none.
-        """
-        now = clock.monotonic()
-        apart = {*apart, *self._relay.jobs.nodes_kept_apart()}
-        by_node: dict[str, list[Slot]] = {}
-        for slot in slots:
-            by_node.setdefault(slot.node_id, []).append(slot)
-        return [
-            self._host(channel, by_node.get(channel.node_id, []), taken, apart, now)
-            for channel in self._fleet.channels.values()
-        ]
-
-    def _host(
-        self,
-        channel: Channel,
-        slots: Sequence[Slot],
-        taken: dict[str, int],
-        apart: Collection[str],
-        now: float,
-    ) -> HostFacts:
-        return HostFacts(
-            node_id=channel.node_id,
-            owner_id=channel.owner_id,
-            hardware=channel.hardware,
-            lent_bytes=channel.hardware.lent_bytes,
-            is_online=not channel.is_closed,
-            is_suspect=now - channel.heard_at > self._settings.node_suspect_seconds,
-            mode=channel.mode,
-            slots=tuple(
-                SlotFacts(
-                    slot_id=slot.id,
-                    card_revision=slot.card_revision,
-                    bytes=slot.bytes,
-                    width=slot.width,
-                    tokens_max=slot.tokens_max,
-                    live=slot.live + taken.get(slot.id, 0),
-                    is_warm=channel.is_warm(slot.card_revision),
-                )
-                for slot in slots
-            ),
-            given_tokens=self._given_tokens.get(channel.node_id, 0),
-            standing=self._endings.health.standing(channel.device),
-            is_kept_apart=channel.node_id in apart,
-        )
-
-    def _read_queue(self) -> tuple[list[tuple[str, int]], list[Slot]]:
-        """The oldest queued jobs, each with when it came, and all slots."""
-        with self._database.read() as session:
-            jobs = session.execute(
-                select(Job.id, Job.created_us)
-                .where(Job.state == "queued")
-                .order_by(Job.created_us, Job.id)
-                .limit(QUEUE_LOOK_MAX)
-            ).all()
-            slots = session.scalars(select(Slot)).all()
-            session.expunge_all()
-            return [(row.id, row.created_us) for row in jobs], list(slots)
-
     def judge(self, job: JobFacts) -> Placed | NotPlaced:
         """What placement would say now; used to refuse at once what no host could ever take.
 
-        May be called from any thread. Blocking: it reads the database.
+        One decision on the kept table, at most milliseconds; nothing is read and nothing entered.
+        May be called from any thread.
         """
+        with self.book.lock:
+            return decide(job, self.book.table, outlook=self._outlook, now_seconds=clock.monotonic()).choice
+
+    # -- one look --------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        page = await self._catch_up(self.book.take_marked(clock.monotonic()))
+        for job_id in page:
+            _ = await self._take_up(job_id)
+        waiting = {live.job_id: live for live in self._relay.jobs.open() if self._is_waiting(live)}
+        for job_id in self.last_look.keys() - waiting.keys():
+            del self.last_look[job_id]
+        if waiting and not self._is_stopped:
+            await self._place(waiting)
+
+    async def _catch_up(self, node_ids: Sequence[str]) -> list[str]:
+        """Bring the table up to date; the queued jobs that this process does not carry yet."""
+        try:
+            page, slots = await run_in_threadpool(self._read, node_ids, self._queue.after)
+        except BaseException:
+            for node_id in node_ids:
+                self.book.mark(node_id)
+            raise
+        self.book.refresh(node_ids, slots, clock.monotonic())
+        unknown: list[str] = []
+        for job_id, created_us in page:
+            live = self._relay.jobs.get(job_id)
+            if live is None:
+                unknown.append(job_id)
+            else:
+                live.created_us = created_us
+        is_enough = len(unknown) > TAKE_UP_MAX
+        if is_enough:
+            # The others are read again.
+            last = page.index(next(entry for entry in page if entry[0] == unknown[TAKE_UP_MAX - 1]))
+            page = page[: last + 1]
+        self._queue.was_read(page, is_whole=len(page) < PAGE_JOBS and not is_enough)
+        return unknown[:TAKE_UP_MAX]
+
+    def _read(
+        self, node_ids: Sequence[str], after: tuple[int, str]
+    ) -> tuple[list[tuple[str, int]], dict[str, list[SlotFacts]]]:
+        """The next queued jobs, each with when it came, and the slots of these nodes."""
         with self._database.read() as session:
-            slots = list(session.scalars(select(Slot)).all())
-            session.expunge_all()
-        return match(job, self.hosts(slots, {}))
+            if not self._are_shares_loaded:
+                self.shares.load(session, self._cards, self.book.given, now=clock.monotonic())
+                self._are_shares_loaded = True
+            jobs = session.execute(
+                select(Job.id, Job.created_us)
+                .where(Job.state == "queued", tuple_(Job.created_us, Job.id) > after)
+                .order_by(Job.created_us, Job.id)
+                .limit(PAGE_JOBS)
+            ).all()
+            return [(row.id, row.created_us) for row in jobs], read_slots(session, node_ids)
 
-    # -- reserving and offering ------------------------------------------------------------------
+    def _is_waiting(self, live: LiveJob) -> bool:
+        """Whether the job is to be placed. One that is whole or too old is ended."""
+        if live.attempt is not None or live.is_ending or live.is_being_queued:
+            return False
+        if live.job_id in self._queue.unsure:
+            return False
+        if live.is_orphaned and not live.token_ids and not live.stream.readers:
+            # Its submitter may have been told that nothing was taken; it runs when somebody asks.
+            return False
+        if live.is_whole:
+            self._endings.end_whole(live)
+            return False
+        waited_seconds = (clock.wall_us() - live.created_us) / 1e6
+        if waited_seconds > self._settings.queue_seconds_max:
+            self._relay.give_up(live, waited_seconds)
+            return False
+        return True
 
-    async def _start_all(self, chosen: Sequence[tuple[LiveJob, Placed]]) -> None:
-        """Reserve all that was chosen in one transaction, then offer each."""
-        # A slot to be made is reserved by itself: if it cannot be, what it evicted must come back.
-        made = [one for one in chosen if one[1].slot_id is None]
-        for group in ([one for one in chosen if one[1].slot_id is not None], *([one] for one in made)):
-            if not group:
+    async def _place(self, waiting: dict[str, LiveJob]) -> None:
+        now, wall_us = clock.monotonic(), clock.wall_us()
+        self._outlook = self._outlook_of(wall_us)
+        part, is_first, is_last = self._queue.next_part(
+            [live.facts(now, wall_us) for live in waiting.values()],
+            self.shares.used.all(now_seconds=now),
+            hosts=self.book.table.rows,
+        )
+        if is_first:
+            with self.book.lock:
+                release_holds(self.book.table)
+        chosen: list[Chosen] = []
+        try:
+            await self._place_each(part, waiting, chosen)
+            await self._start_all(chosen)
+        except BaseException:
+            # Nobody knows what of it is in the database.
+            for one in chosen:
+                self.book.take_back(one.choice.node_id, one.choice.forecast.total_seconds)
+            raise
+        if not is_last:
+            self.wake()
+
+    async def _place_each(
+        self, part: Sequence[JobFacts], waiting: dict[str, LiveJob], chosen: list[Chosen]
+    ) -> None:
+        """Decide one job after the other. `chosen` are those that are entered and not reserved."""
+        hosts = 0
+        for facts in part:
+            hosts += self.book.table.rows
+            if hosts > HOSTS_A_TURN:
+                hosts = 0
+                await asyncio.sleep(0)
+            live = waiting[facts.job_id]
+            if self._is_stopped or not self._is_waiting(live):
                 continue
-            wanted = [Wanted(live.job_id, live.card, choice) for live, choice in group]
+            found = self._decide(live, facts)
+            if found is None:
+                continue
+            chosen.append(found)
+            # A slot that is made, others being evicted, is reserved before anything is put there.
+            if found.choice.slot_id is None or len(chosen) >= GROUP_MAX:
+                await self._start_all(chosen)
+
+    def _decide(self, live: LiveJob, facts: JobFacts) -> Chosen | None:
+        table, now = self.book.table, clock.monotonic()
+        with self.book.lock:
+            decision = self._decision(live, facts, now)
+            choice, slot, held = decision.choice, NOBODY, NOBODY
+            if isinstance(choice, Placed):
+                slot = take(table, decision, choice, facts, now_seconds=now)
+                if facts.is_kept_apart:
+                    self.book.keep_apart(decision.row)
+            elif facts.is_overdue and choice.is_ever:
+                held = hold_for(table, decision)
+            self._tell_observers(Entry(facts, decision, slot, held))
+        if isinstance(choice, NotPlaced):
+            self.last_look[live.job_id] = choice
+            return None
+        _ = self.last_look.pop(live.job_id, None)
+        return Chosen(live, facts, choice, slot)
+
+    def _decision(self, live: LiveJob, facts: JobFacts, now: float) -> Decision:
+        table = self.book.table
+        found = decide(facts, table, outlook=self._outlook, now_seconds=now)
+        choice = found.choice
+        if isinstance(choice, Placed) or "better_soon" not in choice.rejected or live.is_async:
+            return found
+        # Whoever waits at the other end of a connection leaves if no host takes the job in time.
+        row = self.book.row(choice.soonest_node_id or "")
+        free_at = min(table.seat_at[row], table.idle_at[row]) if row is not None else now
+        patience = PATIENCE_SHARE * self._settings.max_wait_seconds
+        if facts.waited_seconds + max(float(free_at) - now, 0.0) <= patience:
+            return found
+        return decide(facts, table, policy=AT_ONCE, outlook=self._outlook, now_seconds=now)
+
+    def _tell_observers(self, entry: Entry) -> None:
+        for observer in self.observers:
             try:
-                found = await run_in_threadpool(self._reservations.reserve, wanted)
+                observer(entry, self.book.table)
             except Exception:
-                # Nobody knows whether it was committed: what runs without us is queued again.
-                for live, choice in group:
-                    self._give(choice, -live.work.max_tokens)
-                    self._endings.requeue_unsent(live)
-                raise
-            for (live, choice), reservation in zip(group, found, strict=True):
-                if reservation is None:
-                    self._give(choice, -live.work.max_tokens)
-                elif not live.is_ending:
-                    self._offer(live, choice, reservation)
-                # Else its end, written after this reservation, ends the attempt too.
+                log.exception("observer_failed", job_id=entry.job.job_id)
 
-    def _offer(self, live: LiveJob, choice: Placed, reservation: Reservation) -> None:
-        deadline = lease_seconds(
-            self._settings,
-            prefill_seconds=choice.forecast.prefill_seconds,
-            step_seconds=1 / choice.forecast.tokens_per_second,
-        )
-        channel = self._fleet.get(choice.node_id)
-        attempt = self._relay.begin(
-            live,
-            fence=reservation.fence,
-            node_id=choice.node_id,
-            device=channel.device if channel is not None else "",
-            deadline_seconds=deadline,
-        )
-        if channel is None or not channel.send(self._relay.offer_of(live, attempt)):
-            self._endings.drop_attempt(live, "lost", "node_left", is_fault=False)
-            return
-        self._spawn(self._await_answer(live, reservation.fence, choice.node_id))
+    def _outlook_of(self, wall_us: int) -> Outlook:
+        needs = sorted((look.needed_bytes for look in self.last_look.values() if look.is_ever), reverse=True)
+        week_seconds = (wall_us / 1e6 - MONDAY_SECONDS) % WEEK_SECONDS
+        return Outlook(big_needs=tuple(needs[:NEEDS_MAX]), week_seconds=week_seconds)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _left(self, live: LiveJob, node_id: str | None) -> None:
+        """An end is on record: of the job's attempt on that node, of the job itself, or of both."""
+        if node_id is not None:
+            self.book.mark(node_id)
+        if live.is_ending:
+            self.shares.settle(live, now=clock.monotonic())
 
-    async def _await_answer(self, live: LiveJob, fence: int, node_id: str) -> None:
-        attempt = live.attempt
-        if attempt is None or attempt.fence != fence:
-            return
-        try:
-            async with asyncio.timeout(self._settings.offer_seconds_max):
-                declined = await asyncio.shield(attempt.answered)
-        except TimeoutError:
-            if live.attempt is attempt:
-                self._unanswered(live, attempt)
-            return
-        if live.attempt is not attempt or live.is_ending:
-            return
-        if declined is not None:
-            pause = BUSY_PAUSE_SECONDS if declined == "busy" else OFFER_DECLINES_PAUSE_SECONDS
-            live.excluded[node_id] = clock.monotonic() + pause
-            log.info("offer_declined", job_id=live.job_id, node_id=node_id, reason=declined)
-            self._endings.drop_attempt(live, "declined", declined, is_fault=False)
-            return
-        self._accepts.append(AcceptedOffer(live.job_id, fence, attempt.accepted_us))
-        if len(self._accepts) == 1:
-            self._spawn(self._record_accepts())
+    # -- reserving -------------------------------------------------------------------------------
 
-    def _unanswered(self, live: LiveJob, attempt: LiveAttempt) -> None:
-        """A node that spoke meanwhile could have answered; one that did not is silent, not at fault."""
-        channel = self._fleet.get(attempt.node_id)
-        has_spoken = channel is not None and channel.heard_at > attempt.begun_at
-        live.excluded[attempt.node_id] = clock.monotonic() + self._settings.node_lost_seconds
-        cancel = wire.Cancel(job_id=live.job_id, fence=attempt.fence, reason="lost")
-        self._endings.tell(attempt.node_id, cancel)
-        self._endings.drop_attempt(live, "lost", "offer_unanswered", is_fault=has_spoken)
+    async def _start_all(self, chosen: list[Chosen]) -> None:
+        """Reserve all that was chosen in one transaction, then offer each; `chosen` is empty then."""
+        # A slot to be made is reserved by itself: if it cannot be, what it evicted must come back.
+        seats = [one for one in chosen if one.choice.slot_id is not None]
+        made = [[one] for one in chosen if one.choice.slot_id is None]
+        for group in ([seats] if seats else []) + made:
+            found = await self._offers.reserve(group)
+            for one, seat in zip(group, found, strict=True):
+                chosen.remove(one)
+                if seat is not None:
+                    self._start(one, seat)
+                    continue
+                self._queue.unsure.add(one.live.job_id)
+                self.book.take_back(one.choice.node_id, one.choice.forecast.total_seconds)
+                if one.choice.slot_id is None:
+                    # Nothing may be put into a slot that is not there.
+                    await self._read_again(one.choice.node_id)
 
-    async def _record_accepts(self) -> None:
-        """Write the accepts of a moment together, once their prompts are under way."""
-        await asyncio.sleep(ACCEPT_GATHER_SECONDS)
-        accepts, self._accepts = self._accepts, []
-        try:
-            await run_in_threadpool(self._reservations.record_accepts, accepts)
-        except Exception as error:  # noqa: BLE001
-            # The end's transaction writes the same facts; only the view of the moment is poorer.
-            log.warning("accepts_not_recorded", count=len(accepts), error=type(error).__name__)
+    def _start(self, one: Chosen, seat: Reservation) -> None:
+        if one.choice.slot_id is None:
+            self.book.name_slot(one.slot, seat.slot_id)
+        self.shares.charge(one.facts, now=clock.monotonic())
+        # One that is ending was ended after this reservation, and its end ends the attempt too.
+        if not one.live.is_ending:
+            self._offers.offer(one.live, one.choice, seat)
+
+    async def _read_again(self, node_id: str) -> None:
+        def read() -> dict[str, list[SlotFacts]]:
+            with self._database.read() as session:
+                return read_slots(session, [node_id])
+
+        self.book.refresh([node_id], await run_in_threadpool(read), clock.monotonic())

@@ -56,6 +56,8 @@ class Endings:
         self.health: Final = HealthBook(settings)
         self.health.on_change = self._store_health
         self.wake_dispatch: Callable[[], None] = lambda: None
+        # Called when an end is on record, with the node that an attempt of the job has left.
+        self.on_left: Callable[[LiveJob, str | None], None] = lambda _live, _node_id: None
         self.jobs_ended = 0
 
     # -- attempts --------------------------------------------------------------------------------
@@ -98,7 +100,7 @@ class Endings:
         else:
             live.attempt, live.waiting_since = None, now
             end = self._attempt_end(attempt, state, reason)
-            live.requeueing = self._spawn(self._requeue(live, end))
+            live.requeueing = self._spawn(self._requeue(live, attempt.node_id, end))
 
     def _count(
         self, live: LiveJob, attempt: LiveAttempt, state: AttemptState, reason: str, *, is_fault: bool
@@ -122,7 +124,7 @@ class Endings:
         live.is_kept_apart = reason in JOBS_OWN_FAULTS and (bool(alike) or live.is_kept_apart)
         return errors.host_lost(reason) if live.failed_attempts >= self._settings.attempts_max else None
 
-    async def _requeue(self, live: LiveJob, end: AttemptEnd) -> None:
+    async def _requeue(self, live: LiveJob, node_id: str, end: AttemptEnd) -> None:
         changes, prefix = live.changes, live.prefix()
 
         def write(session: Session) -> Written[bool]:
@@ -134,18 +136,20 @@ class Endings:
 
         await self._until_done(write, what="requeue", job_id=live.job_id)
         live.stored_changes = max(live.stored_changes, changes)
+        self.on_left(live, node_id)
         self.wake_dispatch()
 
-    def requeue_unsent(self, live: LiveJob) -> None:
+    def requeue_unsent(self, live: LiveJob, node_id: str) -> None:
         """Queue a job again whose reservation may or may not have been committed: nobody knows."""
         if live.attempt is None and not live.is_ending:
-            live.requeueing = self._spawn(self._requeue_unsent(live))
+            live.requeueing = self._spawn(self._requeue_unsent(live, node_id))
 
-    async def _requeue_unsent(self, live: LiveJob) -> None:
+    async def _requeue_unsent(self, live: LiveJob, node_id: str) -> None:
         def write(session: Session) -> Written[bool]:
             return Written(requeue_unsent(session, live.job_id, reason="offer_not_sent"))
 
         await self._until_done(write, what="requeue_unsent", job_id=live.job_id)
+        self.on_left(live, node_id)
         self.wake_dispatch()
 
     # -- jobs ------------------------------------------------------------------------------------
@@ -236,6 +240,7 @@ class Endings:
                 attempt.answered.set_result("busy")
             self.tell(attempt.node_id, wire.Settled(job_id=live.job_id, fence=attempt.fence))
         live.ended_at = clock.monotonic()
+        self.on_left(live, attempt.node_id if attempt is not None else None)
         self.jobs_ended += 1
         live.stream.end(replace(ending, charge_umlx=settled.charge_umlx, error=error))
         self.wake_dispatch()

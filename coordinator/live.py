@@ -20,6 +20,8 @@ from coordinator.settings import Settings
 from node_agent.protocol import messages as wire
 from node_agent.protocol.cards import ModelCard
 
+PACE_TOKENS: Final = 8  # of fewer the time between them says little
+
 
 @dataclass
 class LiveAttempt:
@@ -39,6 +41,7 @@ class LiveAttempt:
     gone_since: float | None = None
     is_proven: bool = True
     had_company: bool = False  # other attempts ran on the node, at some time, beside it
+    ends_at: float | None = None  # monotonic; as forecast when it was offered
     is_from_before: bool = False  # taken up from the database: its node has yet to come back
 
 
@@ -92,8 +95,10 @@ class LiveJob:
     is_ending: bool = False
     ended_at: float | None = None
     answer: AnswerText = field(init=False)
+    card_revision: str = field(init=False)  # worked out once: it is a digest of all that the card says
 
     def __post_init__(self) -> None:
+        self.card_revision = self.card.revision
         self.answer = AnswerText(self.vocabulary, self.work.stop)
 
     # -- what was delivered ----------------------------------------------------------------------
@@ -192,17 +197,34 @@ class LiveJob:
         """Whether the end of its last attempt is still on its way to the database."""
         return self.requeueing is not None and not self.requeueing.done()
 
-    def facts(self, now: float) -> JobFacts:
-        """What placement decides from; `now` is monotonic seconds."""
+    def facts(self, now: float, wall_us: int) -> JobFacts:
+        """What placement decides from; `now` is monotonic seconds, `wall_us` this machine's clock."""
         delivered = len(self.token_ids)
         return JobFacts(
             job_id=self.job_id,
             card=self.card,
+            card_revision=self.card_revision,
             prompt_tokens=len(self.work.prompt_ids) + delivered,
             max_tokens=self.work.max_tokens - delivered,
             is_kept_apart=self.is_kept_apart,
             excluded_node_ids=frozenset(n for n, until in self.excluded.items() if until > now),
+            submitter_id=self.account_id,
+            waited_seconds=max(wall_us - self.created_us, 0) / 1e6,
         )
+
+    def seconds_left(self, now: float, wall_us: int) -> float | None:
+        """Until its attempt has made the longest answer, at the pace of its tokens so far, or else
+        as it was forecast; None if neither tells."""
+        attempt = self.attempt
+        if attempt is None:
+            return None
+        made = len(attempt.received)
+        if attempt.first_token_us is not None and made >= PACE_TOKENS:
+            pace = max(wall_us - attempt.first_token_us, 0) / 1e6 / made
+            return pace * (self.work.max_tokens - len(self.token_ids))
+        if attempt.ends_at is None or attempt.ends_at <= now:
+            return None
+        return attempt.ends_at - now
 
 
 @final
@@ -211,6 +233,7 @@ class LiveJobs:
 
     def __init__(self) -> None:
         self._jobs: Final[dict[str, LiveJob]] = {}
+        self._open: Final[dict[str, LiveJob]] = {}
 
     def __iter__(self) -> Iterator[LiveJob]:
         """Over a copy: whoever walks may add and drop."""
@@ -218,7 +241,9 @@ class LiveJobs:
 
     def add(self, live: LiveJob) -> LiveJob:
         """The job as it is carried: `live`, unless it was carried already."""
-        return self._jobs.setdefault(live.job_id, live)
+        if live.job_id not in self._jobs:
+            self._jobs[live.job_id] = self._open[live.job_id] = live
+        return self._jobs[live.job_id]
 
     def get(self, job_id: str) -> LiveJob | None:
         """The job, or None."""
@@ -227,6 +252,13 @@ class LiveJobs:
     def drop(self, live: LiveJob) -> None:
         """Forget a job."""
         self._jobs.pop(live.job_id, None)
+        self._open.pop(live.job_id, None)
+
+    def open(self) -> list[LiveJob]:
+        """Those that have not ended."""
+        for live in [live for live in self._open.values() if live.ended_at is not None]:
+            del self._open[live.job_id]
+        return list(self._open.values())
 
     def on_node(self, node_id: str) -> Iterator[tuple[LiveJob, LiveAttempt]]:
         """The jobs whose attempt runs on this node and that are not ending."""
@@ -241,14 +273,6 @@ class LiveJobs:
             live.stream.readers and live.ended_at is None and (live.attempt is not None or live.is_ending)
             for live in self._jobs.values()
         )
-
-    def nodes_kept_apart(self) -> set[str]:
-        """The nodes that run a job which shares its host with no other."""
-        return {
-            live.attempt.node_id
-            for live in self._jobs.values()
-            if live.is_kept_apart and live.attempt is not None
-        }
 
     def attempts_by_node(self) -> dict[str, int]:
         """How many attempts run on each node."""

@@ -130,6 +130,7 @@ class Runtime:
             endings=self.endings,
             commits=self.commits,
             take_up=self.live_of,
+            cards=self.catalogue.cards.values(),
         )
         self.decisions: Final = Decisions()
         self.tallies: Final = Tallies()
@@ -350,8 +351,9 @@ class Runtime:
 
     def _count_refused(self, job: JobFacts) -> None:
         """Owners are told of jobs that nobody could run: more lent memory would bring them."""
-        if self.decisions.fleet is not None:
-            self.tallies.count_refused(job, self.decisions.fleet)
+        book = self.dispatcher.book
+        with book.lock:
+            self.tallies.count_refused(job, book.table)
 
     # -- nodes -----------------------------------------------------------------------------------
 

@@ -51,6 +51,11 @@ class Settings(BaseSettings):
     resume_wait_seconds: float = 45.0  # a stream that has begun waits so long: over the first pause
     queue_seconds_max: float = 2 * 86_400.0  # a queued job ends then; its hold lives far longer
 
+    # -- placement
+    overdue_seconds: float = 120.0  # a job that has waited so long goes before all that have not
+    # Of a Mac that does not say how fast it fetches models: a usual home's line, 100 Mbit/s.
+    fetch_bytes_per_second: int = Field(default=12_500_000, gt=0)
+
     # -- leases
     heartbeat_seconds: float = 5.0  # one small frame a node; 3 missed make a node suspect
     node_suspect_seconds: float = 15.0

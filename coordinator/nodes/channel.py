@@ -34,9 +34,20 @@ HELLO_SECONDS_MAX: Final = 10.0  # a node answers the challenge at once; this fr
 DATA_FRAMES_MAX: Final = 256  # more offers than a node has seats mean that it does not read
 
 
+FREE_STEP_BITS: Final = 28  # a change of free memory or disk of less than 256 MiB is no news
+
+
+def _tell_nobody(_node_id: str) -> None:
+    """A channel that no fleet has taken in yet."""
+
+
 @dataclass
 class Channel:
-    """A node's socket and the last that it said of itself."""
+    """A node's socket and the last that it said of itself.
+
+    What a node may leave out is None until it says it: `free_bytes` of memory, `disk_free_bytes`,
+    and the beginnings of the revisions that lie `on_disk`. `survival` is its owner's habits.
+    """
 
     node_id: str
     owner_id: str
@@ -47,7 +58,10 @@ class Channel:
     socket: WebSocket
     mode: wire.NodeMode = "ready"
     number: int = 0  # of its challenge: a node's later socket has the higher one
-    free_bytes: int = 0
+    free_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    on_disk: frozenset[str] | None = None
+    survival: tuple[float, ...] = ()
     slots: tuple[wire.SlotReport, ...] = ()
     holds: dict[str, wire.HoldReport] = field(default_factory=dict[str, wire.HoldReport])
     heard_at: float = field(default_factory=clock.monotonic)
@@ -55,6 +69,7 @@ class Channel:
     self_test: wire.SelfTestResult | None = None  # the latest that nobody has taken up yet
     is_closed: bool = False
     goodbye: wire.Goodbye | None = None
+    on_news: Callable[[str], None] = _tell_nobody
     _control: deque[wire.Message] = field(default_factory=deque[wire.Message])
     _data: deque[wire.Message] = field(default_factory=deque[wire.Message])
     _has_work: asyncio.Event = field(default_factory=asyncio.Event)
@@ -74,6 +89,17 @@ class Channel:
         """Whether the node says that this model is loaded."""
         return any(slot.card_revision == card_revision for slot in self.slots)
 
+    def take(self, beat: wire.Heartbeat) -> None:
+        """Note what the node says; whoever places work is told if that changes anything for it."""
+        before = self._facts()
+        self.mode, self.free_bytes, self.slots = beat.mode, beat.free_bytes, beat.slots
+        if self._facts() != before:
+            self.on_news(self.node_id)
+
+    def _facts(self) -> tuple[object, ...]:
+        free = None if self.free_bytes is None else self.free_bytes >> FREE_STEP_BITS
+        return self.mode, free, frozenset(slot.card_revision for slot in self.slots)
+
     async def write_forever(self) -> None:
         """Send what is queued until the task is cancelled or the socket breaks."""
         while True:
@@ -87,6 +113,7 @@ class Channel:
         """Close the socket; safe to call twice."""
         if not self.is_closed:
             self.is_closed = True
+            self.on_news(self.node_id)
             with contextlib.suppress(RuntimeError, WebSocketDisconnect, OSError):
                 await self.socket.close(code, reason)
 
@@ -113,6 +140,8 @@ class Fleet:
     def __init__(self) -> None:
         self.channels: dict[str, Channel] = {}
         self.on_change: Callable[[], None] = lambda: None
+        # Called with the id of each node that came, went, or said something new of itself.
+        self.on_news: Callable[[str], None] = _tell_nobody
         self._sockets = itertools.count(1)
 
     def number_socket(self) -> int:
@@ -132,6 +161,8 @@ class Fleet:
             await channel.close(CLOSE_TRY_LATER, "a newer socket of this node is there")
             return False
         self.channels[channel.node_id] = channel
+        channel.on_news = self.on_news
+        self.on_news(channel.node_id)
         if other is not None:
             await other.close(CLOSE_REPLACED, "a newer socket of this node took over")
         self.on_change()
@@ -142,6 +173,7 @@ class Fleet:
         if self.channels.get(channel.node_id) is not channel:
             return False
         del self.channels[channel.node_id]
+        self.on_news(channel.node_id)
         self.on_change()
         return True
 
@@ -195,8 +227,8 @@ async def read_frames(channel: Channel, handler: FrameHandler, on_emptied: Calla
         channel.heard_at = clock.monotonic()
         match message:
             case wire.Heartbeat():
-                channel.mode, channel.free_bytes = message.mode, message.free_bytes
-                was_loaded, channel.slots = bool(channel.slots), message.slots
+                was_loaded = bool(channel.slots)
+                channel.take(message)
                 if was_loaded and not channel.slots:
                     on_emptied(channel)
             case wire.HoldReport():

@@ -180,9 +180,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "reservation of unknown fate forgotten",
-        "coordinator.dispatch",
-        "                    self._endings.requeue_unsent(live)\n",
-        "",
+        "coordinator.offers",
+        "                self._endings.requeue_unsent(one.live, one.choice.node_id)\n",
+        "                pass\n",
     ),
     Mutant(
         "idempotency key not looked up",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any, Final, Protocol, TypeVar, final
@@ -34,7 +34,7 @@ from tests.simulation.storage import Storage
 
 T = TypeVar("T")
 
-LOOK: Final = "_read_queue"
+LOOK: Final = "_read"
 
 CHORE_SECONDS_LEAST: Final = 30.0
 CLOSE_RESTART: Final = 1012  # what uvicorn closes sockets with when it ends
@@ -128,16 +128,17 @@ class _ScriptedTokenizers:
     def close(self) -> None: ...
 
 
-def _remembered_look(read: Callable[[Dispatcher], Any]) -> Callable[[Dispatcher], Any]:
+def _remembered_look(read: Callable[..., Any]) -> Callable[..., Any]:
     """The dispatcher looks each second; while nothing was committed it sees what it saw."""
     seen: dict[str, Any] = {}
 
-    def look(dispatcher: Dispatcher) -> Any:
-        version = (SimulatedDatabase.version, id(dispatcher))
-        if seen.get("version") != version:
-            seen["answer"], seen["version"] = read(dispatcher), version
+    def look(dispatcher: Dispatcher, node_ids: Sequence[str], after: tuple[int, str]) -> Any:
+        asked = (SimulatedDatabase.version, tuple(node_ids), after)
+        if seen.get("by") is not dispatcher or seen["asked"] != asked:
+            seen["answer"] = read(dispatcher, node_ids, after)
+            seen["by"], seen["asked"] = dispatcher, asked
         jobs, slots = seen["answer"]
-        return list(jobs), list(slots)
+        return list(jobs), dict(slots)
 
     return look
 
