@@ -95,7 +95,7 @@ class Dispatcher:
         self.shares = FairShares()
         self._are_shares_loaded = False
         self._queue = QueueBook(settings.overdue_seconds)
-        self._outlook = Outlook()
+        self.outlook = Outlook()
         endings.on_left = self._left
         self.last_look: dict[str, NotPlaced] = {}
         # Each is called on the loop with every decision, and with the hosts that it was made from.
@@ -153,7 +153,7 @@ class Dispatcher:
         May be called from any thread.
         """
         with self.book.lock:
-            return decide(job, self.book.table, outlook=self._outlook, now_seconds=clock.monotonic()).choice
+            return decide(job, self.book.table, outlook=self.outlook, now_seconds=clock.monotonic()).choice
 
     # -- one look --------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class Dispatcher:
 
     async def _place(self, waiting: dict[str, LiveJob]) -> None:
         now, wall_us = clock.monotonic(), clock.wall_us()
-        self._outlook = self._outlook_of(wall_us)
+        self.outlook = self._outlook_of(wall_us)
         part, is_first, is_last = self._queue.next_part(
             [live.facts(now, wall_us) for live in waiting.values()],
             self.shares.used.all(now_seconds=now),
@@ -289,7 +289,7 @@ class Dispatcher:
 
     def _decision(self, live: LiveJob, facts: JobFacts, now: float) -> Decision:
         table = self.book.table
-        found = decide(facts, table, outlook=self._outlook, now_seconds=now)
+        found = decide(facts, table, outlook=self.outlook, now_seconds=now)
         choice = found.choice
         if isinstance(choice, Placed) or "better_soon" not in choice.rejected or live.is_async:
             return found
@@ -299,7 +299,7 @@ class Dispatcher:
         patience = PATIENCE_SHARE * self._settings.max_wait_seconds
         if facts.waited_seconds + max(float(free_at) - now, 0.0) <= patience:
             return found
-        return decide(facts, table, policy=AT_ONCE, outlook=self._outlook, now_seconds=now)
+        return decide(facts, table, policy=AT_ONCE, outlook=self.outlook, now_seconds=now)
 
     def _tell_observers(self, entry: Entry) -> None:
         for observer in self.observers:
