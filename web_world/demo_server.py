@@ -46,7 +46,7 @@ def demo_feed(
         return work.step(TICK_SECONDS)
 
     feed = Feed(read_facts, read_pulse, lambda: market or MarketFacts())
-    for _ in range(SERIES_MINUTES * SNAPSHOT_TICKS):
+    for _ in range(SERIES_MINUTES * SNAPSHOT_TICKS + 1):
         feed.note(read_pulse())
     return feed
 

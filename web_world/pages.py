@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from babel.dates import format_datetime
+from babel.dates import format_date, format_time, get_datetime_format
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -170,4 +170,8 @@ def _example(market: Market) -> str:
 
 def _when(moment_us: int, texts: Texts) -> str:
     moment = datetime.fromtimestamp(moment_us / 1e6, UTC)
-    return f"{format_datetime(moment, 'medium', locale=texts.language.code)} UTC"
+    date = format_date(moment, "medium", locale=texts.language.code)
+    # The time with its zone keeps its order where text runs from right to left, and stays on a line.
+    time = f"\u2068{format_time(moment, 'HH:mm', locale=texts.language.code)}\u00a0UTC\u2069"
+    joined = str(get_datetime_format("medium", locale=texts.language.code))
+    return joined.replace("{1}", date).replace("{0}", time).replace("'", "")

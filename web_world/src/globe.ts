@@ -78,7 +78,7 @@ export class Globe extends HTMLElement {
 
   set camera(camera: Camera) {
     this.#camera = camera;
-    this.#redraw();
+    this.#settle();
   }
 
   // -- building --------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ export class Globe extends HTMLElement {
       const clear = camera.isFlat
         ? { x, y, radiusX: Math.min(width / 2, height), radiusY: Math.min(width / 4, height / 2), isFlat: true }
         : { x, y, radiusX: radius, radiusY: radius, isFlat: false };
-      this.#sky = { key, canvas: paintSky(width, height, density, stars, clear, this.#theme) };
+      this.#sky = { key, canvas: paintSky(width, height, density, stars, clear, this.#wordsOfPage(), this.#theme) };
     }
     return this.#sky.canvas;
   }

@@ -1,8 +1,10 @@
 // Lights without a place: one star each, round the globe, always in the same spots.
+import { type Box } from "./labels";
 import { type Theme } from "./theme";
 
 const TRIES_PER_STAR = 40;
 const FEW = 60; // so few stand round the globe, where they are seen
+const ROOM = 14; // pixels between a star that stands out and an edge or a word
 const GOLDEN_ANGLE = Math.PI * (3 - Math.sqrt(5));
 
 // The same numbers between 0 and 1 for everybody (mulberry32, public domain).
@@ -24,7 +26,7 @@ export interface Clear {
   isFlat: boolean;
 }
 
-export function paintSky(width: number, height: number, density: number, count: number, clear: Clear, theme: Theme): HTMLCanvasElement {
+export function paintSky(width: number, height: number, density: number, count: number, clear: Clear, words: readonly Box[], theme: Theme): HTMLCanvasElement {
   const made = document.createElement("canvas");
   made.width = Math.max(1, Math.round(width * density));
   made.height = Math.max(1, Math.round(height * density));
@@ -34,16 +36,19 @@ export function paintSky(width: number, height: number, density: number, count: 
   const room = (width * height) / 2 / Math.max(1, count);
   const size = Math.max(0.6, Math.min(5, Math.sqrt(room) * 0.1));
   const draw = numbers(7);
+  const isHidden = (x: number, y: number): boolean =>
+    words.some(({ left, right, top, bottom }) => x > left - ROOM && x < right + ROOM && y > top - ROOM && y < bottom + ROOM);
   for (let tries = 0, drawn = 0; drawn < count && tries < TRIES_PER_STAR * (count + 20); tries += 1) {
     let [x, y] = [draw() * width, draw() * height];
     if (count <= FEW) {
-      const [angle, reach] = [0.6 + drawn * GOLDEN_ANGLE, 1.06 + 0.16 * draw()];
+      const [angle, reach] = [0.6 + tries * GOLDEN_ANGLE, 1.06 + 0.16 * draw()];
       // The flat map reaches from side to side, so there they stand over and under it.
       if (clear.isFlat) x = width * (0.3 + 0.65 * draw());
       else x = clear.x + clear.radiusX * reach * Math.cos(angle);
       const side = clear.isFlat ? (drawn % 2 ? 1 : -1) : Math.sin(angle);
       y = clear.y + clear.radiusY * reach * side;
-      [x, y] = [Math.max(8, Math.min(width - 8, x)), Math.max(8, Math.min(height - 8, y))];
+      [x, y] = [Math.max(ROOM, Math.min(width - ROOM, x)), Math.max(ROOM, Math.min(height - ROOM, y))];
+      if (isHidden(x, y) && tries < TRIES_PER_STAR * count) continue;
     } else if (((x - clear.x) / clear.radiusX) ** 2 + ((y - clear.y) / clear.radiusY) ** 2 < 1) {
       continue;
     }

@@ -21,7 +21,7 @@ export function text(key: string, values: Record<string, FluentVariable> = {}): 
   return message?.value ? bundle.formatPattern(message.value, values) : key;
 }
 
-const whole = new Intl.NumberFormat(config.language, { maximumFractionDigits: 0 });
+const whole = new Intl.NumberFormat(config.language, { maximumFractionDigits: 0, useGrouping: true });
 const compact = new Intl.NumberFormat(config.language, { notation: "compact" });
 const percent = new Intl.NumberFormat(config.language, { style: "percent" });
 const regions = new Intl.DisplayNames(config.language, { type: "region", fallback: "code" });
@@ -33,7 +33,7 @@ export const countryName = (code: string): string => regions.of(code) ?? code;
 
 const measure = (value: number, unit: string): string =>
   text("measure", {
-    value: new Intl.NumberFormat(config.language, { maximumFractionDigits: value < 100 ? 1 : 0 }).format(value),
+    value: new Intl.NumberFormat(config.language, { maximumFractionDigits: value < 100 ? 1 : 0, useGrouping: true }).format(value),
     unit,
   });
 

@@ -59,5 +59,5 @@ reset-view = الأرض كلها
 live-on = مباشر
 live-off = غير مباشر: الصورة من وقت سابق
 not-told = –
-measure = { $value } { $unit }
+measure = { $value } { $unit }
 minutes-summary = الآن { $now }، والأعلى { $peak }

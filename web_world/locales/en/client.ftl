@@ -36,5 +36,5 @@ reset-view = Whole Earth
 live-on = Live
 live-off = Not live: the picture is from before
 not-told = –
-measure = { $value } { $unit }
+measure = { $value } { $unit }
 minutes-summary = Now { $now }, at most { $peak }

@@ -47,5 +47,5 @@ reset-view = Cała Ziemia
 live-on = Na żywo
 live-off = Bez połączenia: obraz sprzed chwili
 not-told = –
-measure = { $value } { $unit }
+measure = { $value } { $unit }
 minutes-summary = Teraz { $now }, najwięcej { $peak }

@@ -35,5 +35,5 @@ reset-view = پوری زمین
 live-on = براہِ راست
 live-off = براہِ راست نہیں: تصویر کچھ پہلے کی ہے
 not-told = –
-measure = { $value } { $unit }
+measure = { $value } { $unit }
 minutes-summary = ابھی { $now }، زیادہ سے زیادہ { $peak }
