@@ -52,8 +52,8 @@ def market_of(runtime: Runtime) -> MarketFacts:
     connected = frozenset(runtime.fleet.channels)
     with runtime.database.read() as session:
         now_us = database_now_us(session)
-        settled = _settled(session, now_us)
-        lent = _lent(session, now_us, connected)
+        settled = settled_work(session, now_us)
+        lent = lent_macs(session, now_us, connected)
     return catalogue_market(runtime.catalogue, settled=settled, lent=lent)
 
 
@@ -135,7 +135,7 @@ def _speeds(found: Estimate) -> Speeds:
 # -- demand --------------------------------------------------------------------------------------
 
 
-def _settled(session: Session, now_us: int) -> tuple[Settled, ...]:
+def settled_work(session: Session, now_us: int) -> tuple[Settled, ...]:
     """Paid work of strangers by model and account: neither public work nor work for oneself."""
     for_oneself = exists().where(Attempt.job_id == Job.id, Attempt.is_linked)
     tokens = Job.prompt_tokens + Job.output_tokens
@@ -158,7 +158,7 @@ def _settled(session: Session, now_us: int) -> tuple[Settled, ...]:
     return tuple(Settled(model, account, int(day), int(earlier)) for model, account, day, earlier in rows)
 
 
-def _lent(session: Session, now_us: int, connected: frozenset[str]) -> tuple[Lent, ...]:
+def lent_macs(session: Session, now_us: int, connected: frozenset[str]) -> tuple[Lent, ...]:
     """Macs seen in the last 30 days, with what strangers' settled jobs paid each one's owner."""
     rows = session.execute(
         select(Attempt.node_id, func.sum(Attempt.share_umlx))

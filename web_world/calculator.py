@@ -135,14 +135,15 @@ def running(wishes: Wishes, macs: int, hours: float) -> Running:
 
 def span(wishes: Wishes, speeds: Speeds, macs: int) -> Span:
     """The running costs with the error of the forecast: an error e of f tokens a second means that
-    the truth lies from f / (1 + e) to f / (1 - e)."""
+    the truth lies from f / (1 + e) to f / (1 - e). Macs that do not split the model share the work."""
     read, write = speeds.read_tokens_per_second, speeds.write_tokens_per_second
+    sharing = macs if speeds.mode == "single" else 1
     hours = (
         work_hours(wishes, read, write),
         work_hours(wishes, read / (1 + READ_ERROR), write / (1 + WRITE_ERROR)),
         work_hours(wishes, read / (1 - READ_ERROR), write / (1 - WRITE_ERROR)),
     )
-    likely, slow, fast = (running(wishes, macs, each) for each in hours)
+    likely, slow, fast = (running(wishes, macs, each / sharing) for each in hours)
     return Span(likely, slow, fast)
 
 

@@ -135,8 +135,10 @@ class Texts:
 
     def unit(self, value: float, unit: str) -> str:
         """An amount with a unit of CLDR ("power-watt"), times in words and others in short."""
+        told = round(Decimal(value), 0 if value >= 100 else 1)
         return format_unit(
-            round(Decimal(value), 0 if value >= 100 else 1),
+            # Plural forms differ between 36 and 36.0.
+            int(told) if told == int(told) else told,
             unit,
             length="long" if unit.startswith("duration-") else "short",
             locale=self.language.code,

@@ -227,3 +227,14 @@ def test_a_month_has_no_more_hours_than_it_has(wishes: Wishes) -> None:
 def test_the_networks_price_lies_between_its_two_prices(read: int, write: int, written: float) -> None:
     found = network_umlx_per_million(read, write, written)
     assert min(read, write) <= found <= max(read, write)
+
+
+@given(WISHES, st.integers(2, 4))
+def test_macs_that_do_not_split_the_model_share_the_work_and_its_energy(wishes: Wishes, macs: int) -> None:
+    alone, shared = cost(wishes), cost(wishes, macs)
+    split = span(wishes, replace(SPEEDS, mode="tensor"), macs).likely
+    assert shared.work_hours == pytest.approx(alone.work_hours / macs)
+    assert split.work_hours == alone.work_hours
+    idle = (macs - 1) * wishes.hours_per_month * wishes.idle_watts / 1000
+    if alone.is_enough:
+        assert shared.kwh == pytest.approx(alone.kwh + idle)

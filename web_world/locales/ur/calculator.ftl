@@ -1,7 +1,7 @@
 nav-calculator = حساب
 calculator-page-title = خریدیں، دیں یا بھیجیں؟ حساب · MLX دنیا
 calculator-heading = خریدیں، دیں یا بھیجیں؟
-calculator-lead = دس لاکھ ٹوکن اپنے میک پر، میکوں کے کلسٹر پر، اس نیٹ ورک پر اور کہیں اور کتنے کے پڑتے ہیں۔ قیمتیں آپ لکھیں۔ رفتاریں اندازے ہیں، اور ہر نتیجہ بتاتا ہے کہ اندازہ کتنا غلط ہو سکتا ہے۔
+calculator-lead = ایک ملین ٹوکن اپنے میک پر، میکوں کے کلسٹر پر، اس نیٹ ورک پر اور کہیں اور کتنے کے پڑتے ہیں۔ قیمتیں آپ لکھیں۔ رفتاریں اندازے ہیں، اور ہر نتیجہ بتاتا ہے کہ اندازہ کتنا غلط ہو سکتا ہے۔
 calc-credits = MLX اس نیٹ ورک کی خدمت کے کریڈٹ ہیں۔ کوئی انہیں نقد نہیں دیتا اور وہ نکالے نہیں جا سکتے، اس لیے یہاں کوئی عدد انہیں پیسوں میں نہیں بدلتا۔
 
 calc-mac-title = میک
@@ -44,6 +44,8 @@ calc-verdict-do-not-buy = <strong>اس کام کے لیے نہ خریدیں۔</s
 calc-verdict-does-not-fit = <strong>اس کام کے لیے نہ خریدیں۔</strong> ماڈل کو { $needed } میموری چاہیے، اور ماڈل کو صرف { $usable } مل سکتی ہے۔
 calc-verdict-too-slow = <strong>اس کام کے لیے نہ خریدیں۔</strong> مہینے کے ٹوکنوں میں تقریباً { $needed } لگتے ہیں، اور میک { $hours } چلتا ہے۔
 calc-verdict-none = <strong>کہیں اور کی قیمت نہیں لکھی گئی۔</strong> اس لیے خریدنے کا کسی سے موازنہ نہیں ہو سکتا۔
+calc-card-does-not-fit = ماڈل نہیں سماتا۔ ہر میک پر { $needed } چاہیے، اور ماڈل کو { $usable } مل سکتی ہے۔
+calc-card-too-slow = بہت سست: مہینے کا کام { $needed }، اور میک { $hours } چلتا ہے۔
 calc-own = اپنا ایک میک
 calc-cluster = کلسٹر، میک: { $macs }
 calc-network = یہ نیٹ ورک
@@ -61,7 +63,7 @@ calc-even-perhaps = قیمت پوری: مہینہ { $early } سے پہلے نہ�
 calc-even-month = قیمت پوری: مہینہ { $month } میں
 calc-even-range = قیمت پوری: مہینہ { $month } میں، اندازے کے سروں پر { $early } اور { $late }
 calc-perhaps-too-slow = سست سرے پر مہینے کے کام میں { $needed } لگتے ہیں، اور میک { $hours } چلتا ہے۔
-calc-mode-single = اس کا ایک ہی میک کام کرتا ہے: ماڈل بانٹنے سے رفتار گھٹتی۔
+calc-mode-single = اس کا ہر میک الگ کام کرتا ہے: ماڈل بانٹنے سے رفتار گھٹتی۔
 calc-mode-tensor = ماڈل پرتوں کے اندر بانٹا گیا ہے۔
 calc-mode-pipeline = ماڈل پرتوں کے حساب سے بانٹا گیا ہے؛ اس سے سما جاتا ہے، تیز نہیں ہوتا۔
 
@@ -69,6 +71,7 @@ calc-row-purchase = خرید، فی مہینہ
 calc-sum-purchase = { $macs } × { $price } ÷ { $life }
 calc-row-work = کام، فی مہینہ
 calc-sum-work = { $read } ملین پڑھے، { $read_rate } فی سیکنڈ؛ { $write } ملین لکھے، { $write_rate } فی سیکنڈ
+calc-sum-shared = { $work }؛ { $macs } میکوں میں بٹا ہوا
 calc-row-energy = توانائی، فی مہینہ
 calc-sum-energy = { $macs } × ({ $work } × { $load } + { $idle_hours } × { $idle })
 calc-row-power = بجلی، فی مہینہ
