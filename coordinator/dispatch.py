@@ -38,6 +38,7 @@ from coordinator.placement.types import JobFacts, NotPlaced, Outlook, Placed, Sl
 from coordinator.queue_book import QueueBook
 from coordinator.relay import Relay
 from coordinator.reservations import Reservation, Reservations
+from coordinator.residency import Residency
 from coordinator.settings import Settings
 from node_agent.protocol.cards import ModelCard
 
@@ -91,6 +92,16 @@ class Dispatcher:
             jobs=relay.jobs,
             health=endings.health,
             revisions=[card.revision for card in cards],
+        )
+        self.residency = Residency(
+            settings=settings,
+            database=database,
+            channels=fleet,
+            jobs=relay.jobs,
+            health=endings.health,
+            book=self.book,
+            reservations=self.reservations,
+            cards=cards,
         )
         self.shares = FairShares()
         self._are_shares_loaded = False
@@ -158,7 +169,10 @@ class Dispatcher:
     # -- one look --------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        page = await self._catch_up(self.book.take_marked(clock.monotonic()))
+        marked = self.book.take_marked(clock.monotonic())
+        page = await self._catch_up(marked)
+        for node_id in await self.residency.adopt(marked):
+            await self._read_again(node_id)
         for job_id in page:
             _ = await self._take_up(job_id)
         waiting = {live.job_id: live for live in self._relay.jobs.open() if self._is_waiting(live)}

@@ -277,7 +277,7 @@ class LiveJobs:
     def attempts_by_node(self) -> dict[str, int]:
         """How many attempts run on each node."""
         counts: dict[str, int] = {}
-        for live in self._jobs.values():
+        for live in self.open():
             if live.attempt is not None:
                 counts[live.attempt.node_id] = counts.get(live.attempt.node_id, 0) + 1
         return counts

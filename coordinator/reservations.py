@@ -20,7 +20,7 @@ from coordinator.db import database_now_us
 from coordinator.ids import new_id
 from coordinator.jobs.models import Attempt, Job, JobEvent
 from coordinator.nodes.models import DispatcherLease, Node, Slot
-from coordinator.placement.types import Placed
+from coordinator.placement.types import Placed, SlotPlan
 from coordinator.policy.held import Standing, standings
 from coordinator.settlement import record_job_transition
 from node_agent.protocol.cards import ModelCard
@@ -111,7 +111,9 @@ class Reservations:
         choice = wanted.choice
         slot_id = choice.slot_id
         if slot_id is None:
-            slot_id = _make_slot(session, wanted, now_us)
+            if choice.new_slot is None:
+                raise _ChangedError
+            slot_id = _make_slot(session, choice.node_id, wanted.card, choice.new_slot, now_us)
         seat = session.execute(
             update(Slot)
             .where(Slot.id == slot_id, Slot.live < Slot.width)
@@ -138,6 +140,22 @@ class Reservations:
             )
         )
         return Reservation(job.fence, slot_id)
+
+    def make_slot(self, node_id: str, card: ModelCard, plan: SlotPlan) -> bool:
+        """Make a slot for what the node has loaded already; whether it could be made."""
+
+        def write(session: Session) -> Written[bool]:
+            now_us = database_now_us(session)
+            if not self._hold_lease(session, now_us):
+                return Written(False)
+            _ = _make_slot(session, node_id, card, plan, now_us)
+            return Written(True)
+
+        try:
+            return self._commits.write(write)
+        except (_ChangedError, IntegrityError) as error:
+            log.info("slot_not_made", node_id=node_id, card=card.id, error=type(error).__name__)
+            return False
 
     def _hold_lease(self, session: Session, now_us: int) -> bool:
         """Renew or take the dispatcher's lease; False while another holds it."""
@@ -231,10 +249,7 @@ def _record_accept(session: Session, accept: AcceptedOffer, now_us: int) -> None
     )
 
 
-def _make_slot(session: Session, wanted: Wanted, now_us: int) -> str:
-    plan, node_id = wanted.choice.new_slot, wanted.choice.node_id
-    if plan is None:
-        raise _ChangedError
+def _make_slot(session: Session, node_id: str, card: ModelCard, plan: SlotPlan, now_us: int) -> str:
     freed = 0
     for old_id in plan.evict_slot_ids:
         row = session.execute(
@@ -257,8 +272,8 @@ def _make_slot(session: Session, wanted: Wanted, now_us: int) -> str:
     slot = Slot(
         id=new_id("slot"),
         node_id=node_id,
-        card_id=wanted.card.id,
-        card_revision=wanted.card.revision,
+        card_id=card.id,
+        card_revision=card.revision,
         bytes=plan.bytes,
         width=plan.width,
         tokens_max=plan.tokens_max,

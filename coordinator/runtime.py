@@ -154,6 +154,7 @@ class Runtime:
         self._loop = asyncio.get_running_loop()
         await self.wakeups.start()
         self._tasks.append(asyncio.create_task(self.dispatcher.run()))
+        self._tasks.append(asyncio.create_task(self.dispatcher.residency.run()))
         self._tasks.append(asyncio.create_task(self.relay.leases.sweep_forever()))
         self._tasks.append(asyncio.create_task(self.prefix_writer.run_forever()))
         self._tasks.append(asyncio.create_task(self._pass_wakeups_on()))
@@ -363,9 +364,11 @@ class Runtime:
 
     def greet(self, channel: Channel) -> None:
         """Ask a node that has nothing loaded, because it just came or its runner crashed, to make
-        the small model ready, so that its next job need not wait."""
-        card = self.catalogue.resolve(GREETING_ALIAS)
-        if card is None or channel.slots:
+        ready what is most in demand, or else the small model, so that its next job need not wait."""
+        if channel.slots:
+            return
+        card = self.dispatcher.residency.card_for(channel) or self.catalogue.resolve(GREETING_ALIAS)
+        if card is None:
             return
         least = JobFacts(job_id="", card=card, prompt_tokens=1, max_tokens=1)
         if plan_slot(least, channel.hardware.lent_bytes) is not None:

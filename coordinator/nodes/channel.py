@@ -62,6 +62,7 @@ class Channel:
     disk_free_bytes: int | None = None
     on_disk: frozenset[str] | None = None
     survival: tuple[float, ...] = ()
+    changed_at: float = float("-inf")  # when it was first heard that other models are loaded
     slots: tuple[wire.SlotReport, ...] = ()
     holds: dict[str, wire.HoldReport] = field(default_factory=dict[str, wire.HoldReport])
     heard_at: float = field(default_factory=clock.monotonic)
@@ -92,6 +93,8 @@ class Channel:
     def take(self, beat: wire.Heartbeat) -> None:
         """Note what the node says; whoever places work is told if that changes anything for it."""
         before = self._facts()
+        if {slot.card_revision for slot in self.slots} != {slot.card_revision for slot in beat.slots}:
+            self.changed_at = clock.monotonic()
         self.mode, self.free_bytes, self.slots = beat.mode, beat.free_bytes, beat.slots
         if self._facts() != before:
             self.on_news(self.node_id)

@@ -39,8 +39,9 @@ class Demand:
 
 @dataclass(frozen=True)
 class IdleHost:
-    """A Mac on which nothing runs. `on_disk` and `loaded` are revisions; `changed_seconds` ago its
-    last change of model. Without `network_bytes_per_second` it fetches nothing."""
+    """A Mac on which nothing runs. `on_disk`, `loaded` and `refused` are revisions, the last those
+    that it could not make ready lately; `changed_seconds` ago its last change of model. Without
+    `network_bytes_per_second` it fetches nothing."""
 
     node_id: str
     hardware: Hardware
@@ -51,6 +52,7 @@ class IdleHost:
     disk_bytes_per_second: int = speed.DISK_BYTES_PER_SECOND
     network_bytes_per_second: int | None = None
     changed_seconds: float = float("inf")
+    refused: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def plan(
     wanted = {demand.revision: demand for demand in demands}
     supply = _Supply(dict(busy_jobs_per_hour or {}))
     rates = {
-        (host.node_id, demand.revision): _jobs_per_hour(host, demand)
+        (host.node_id, demand.revision): jobs_per_hour(host, demand)
         for host in hosts
         for demand in demands
         if _fits(host, demand)
@@ -153,6 +155,8 @@ def _directive(host: IdleHost, demand: Demand, gain: float) -> Directive:
 def _fits(host: IdleHost, demand: Demand) -> bool:
     """Whether memory and disk take it, for the usual job and for a context worth loading for."""
     card = demand.card
+    if demand.revision in host.refused:
+        return False
     usual = demand.prompt_tokens + demand.answer_tokens
     context = min(max(usual, CONTEXT_TOKENS), card.context_tokens)
     if memory.needed_bytes(card, context_tokens=context, width=1) > host.lent_bytes:
@@ -170,7 +174,8 @@ def _service_seconds(host: IdleHost, demand: Demand) -> float:
     return prompt + step * demand.answer_tokens
 
 
-def _jobs_per_hour(host: IdleHost, demand: Demand) -> float:
+def jobs_per_hour(host: IdleHost, demand: Demand) -> float:
+    """How many usual jobs of the model the host serves, one after the other."""
     return 3600 / max(_service_seconds(host, demand), 1e-9)
 
 
