@@ -19,6 +19,7 @@ from rich.table import Table
 
 from coordinator.catalogue_cli import catalogue_app
 from coordinator.client import Client, ClientError, default_home, find_access
+from coordinator.explain_cli import explain, quote
 from coordinator.ledger_cli import ledger_app
 from coordinator.operators_cli import operators_app
 from coordinator.place_cli import place
@@ -56,6 +57,8 @@ app.add_typer(operators_app, name="operators")
 app.add_typer(catalogue_app, name="catalogue")
 app.add_typer(placement_app)
 _ = app.command()(place)
+_ = app.command()(explain)
+_ = app.command()(quote)
 
 out = Console()
 err = Console(stderr=True)

@@ -55,7 +55,8 @@ CHOSEN: Final[dict[ChoiceReason, str]] = {
     "own": "it is one of the submitter's own Macs, which were preferred",
     "owner_stays": "the owner of a faster Mac usually comes back before the job would end",
     "kept_for_big": "a faster Mac's memory was kept for jobs that need it",
-    "spares_others": "on a faster Mac the jobs that run there would have lost more than this one gained",
+    "spares_others": "on a faster Mac others would have lost more than this job gained: jobs that run there,"
+    " or a model that would have had to go",
     "trial": "it had been without work for long, and every healthy Mac gets a share of the jobs that fit it",
 }
 
@@ -153,8 +154,14 @@ def reason_of(entry: Entry, fleet: Fleet, *, band: float) -> ChoiceReason:
         return "kept_for_big"
     if own <= best * band:
         return "owed_most"
-    # Without company there the fastest costs just its own seconds: only hunger reaches further.
-    return "spares_others" if passed_over == "slower" or fleet.live[fastest] else "trial"
+    # With nobody to disturb there the fastest costs just its own seconds: only hunger reaches further.
+    return "spares_others" if passed_over == "slower" or _disturbs(job, fleet, fastest) else "trial"
+
+
+def _disturbs(job: JobFacts, fleet: Fleet, row: int) -> bool:
+    """Whether on that host jobs run, or another model would have to go."""
+    held = [fleet.slots.revision(slot) for slot in fleet.slots.of(int(fleet.first_slot[row]))]
+    return bool(fleet.live[row]) or (bool(held) and job.revision not in held)
 
 
 # -- as JSON ---------------------------------------------------------------------------------------
@@ -277,4 +284,7 @@ def class_of_mac(hardware: Hardware) -> dict[str, Json]:
     chip = find_chip(hardware.chip, hardware.gpu_cores)
     gib = hardware.memory_bytes / GIB
     sizes = [size for size in MEMORY_CLASSES_GIB if size <= gib]
-    return {"chip": chip.name if chip is not None else "other", "memory_gib": sizes[-1] if sizes else 0}
+    return {
+        "chip": chip.name if chip is not None else "other",
+        "memory_gib": sizes[-1] if sizes else int(gib),
+    }

@@ -20,8 +20,11 @@ from coordinator.db import POOL_CONNECTIONS, DatabaseBusy, DatabaseUnavailable
 from coordinator.embedded import TimerThread
 from coordinator.http import audience, caller_of, install_error_handlers, require_operator, runtime_of
 from coordinator.jobs.endpoints import router as jobs_router
+from coordinator.jobs.explanation import router as explanation_router
+from coordinator.jobs.quote_endpoints import router as quotes_router
 from coordinator.nodes.endpoints import router as nodes_router
 from coordinator.nodes.places import router as places_router
+from coordinator.nodes.why import router as why_router
 from coordinator.openai.endpoints import router as openai_router
 from coordinator.policy.endpoints import router as policy_router
 from coordinator.policy.rate_endpoints import router as rates_router
@@ -74,8 +77,11 @@ def build_app(settings: Settings) -> FastAPI:
     install_error_handlers(app)
     app.include_router(openai_router)
     app.include_router(jobs_router)
+    app.include_router(explanation_router)
+    app.include_router(quotes_router)
     app.include_router(nodes_router)
     app.include_router(places_router)
+    app.include_router(why_router)
     app.include_router(seats_router)
     app.include_router(accounts_router)
     app.include_router(ledger_router)

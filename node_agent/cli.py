@@ -165,6 +165,26 @@ def status(home: Home = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def why(home: Home = None, as_json: AsJson = False) -> None:
+    """Say what this Mac was looked at for in the last 24 hours, what it took, and why not the rest."""
+    _check_install()
+    import httpx2
+
+    from node_agent import why_cli
+    from node_agent.identity import load_identity
+    from node_agent.settings import SettingsError
+
+    folder = _home(home)
+    try:
+        config = _joined(folder)
+        with httpx2.Client(timeout=why_cli.HTTP_TIMEOUT) as client:
+            found = why_cli.ask_why(client, config.coordinator, load_identity(folder))
+    except (SettingsError, ValueError) as error:
+        _die(str(error), as_json)
+    _say("\n".join(why_cli.why_lines(found)), as_json, **found.model_dump())
+
+
+@app.command()
 def models(as_json: AsJson = False) -> None:
     """List the models in this machine's cache [MLXNET_CACHE] and their sizes."""
     _check_install()

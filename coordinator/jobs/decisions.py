@@ -22,15 +22,13 @@ NOTES_MAX: Final = 8  # of one job: more attempts than that are rare
 
 @final
 class Decisions:
-    """Notes of the decisions that placed jobs, and the hosts that the last one was made from."""
+    """Notes of the decisions that placed jobs."""
 
     def __init__(self) -> None:
         self._notes: Final[OrderedDict[str, list[Note]]] = OrderedDict()
-        self.fleet: Fleet | None = None
 
     def __call__(self, entry: Entry, fleet: Fleet) -> None:
         """Remember one decision."""
-        self.fleet = fleet
         choice = entry.decision.choice
         if not isinstance(choice, Placed):
             return

@@ -11,9 +11,10 @@ import httpx2
 import pytest
 from sqlalchemy import func, select
 
+from coordinator.nodes.models import Node
 from ledger.models import journal
 from node_agent.protocol import messages as wire
-from tests.fixtures.asking import Reading, chat, completion
+from tests.fixtures.asking import Reading, chat, completion, wait_until
 from tests.fixtures.coordinator import (
     CONTEXT_TOKENS,
     RICH_UMLX,
@@ -168,12 +169,58 @@ async def test_a_job_that_no_host_could_ever_take_is_refused_at_once(
     small = ScriptedNode(coordinator, "Ada", name="small", lent_bytes=1 << 20)
     await small.enrol()
     await small.connect()
-    answer = await sam.post("/v1/completions", json=completion())
-    assert error_of(answer) == (503, "no_host_available", None)
-    assert str(1 << 20) in answer.json()["error"]["message"]
-    assert answer.headers["x-should-retry"] == "false"
+    await wait_until(lambda: coordinator.runtime.fleet.channels, "the Mac to be taken in")
+    for path, body in (
+        ("/v1/completions", completion()),
+        ("/v1/completions", completion(stream=True)),
+        ("/v1/chat/completions", chat(stream=True)),
+        ("/v1/jobs", {"kind": "completions", "request": completion()}),
+        ("/v1/quotes", {"kind": "completions", "request": completion()}),
+    ):
+        answer = await sam.post(path, json=body)
+        assert error_of(answer) == (422, "job_unservable", "model"), path
+        assert f"the largest Mac lends {1 << 20} bytes" in answer.json()["error"]["message"]
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["x-should-retry"] == "false"
     assert rows(coordinator) == NOTHING
     await small.close()
+
+
+async def test_a_job_waits_for_a_large_mac_that_was_here_lately(
+    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
+) -> None:
+    await node.close()
+    small = ScriptedNode(coordinator, "Ada", name="small", lent_bytes=1 << 20)
+    await small.enrol()
+    await small.connect()
+    await wait_until(lambda: coordinator.runtime.fleet.get(small.node_id), "the Mac to be taken in")
+    await wait_until(lambda: coordinator.runtime.fleet.get(node.node_id) is None, "the large Mac to go")
+    await wait_until(lambda: state_of(coordinator, node.node_id) == "offline", "that to be written")
+    answer = await sam.post("/v1/jobs", json={"kind": "completions", "request": completion()})
+    assert answer.status_code == 202
+    await small.close()
+
+
+def state_of(coordinator: Coordinator, node_id: str) -> str:
+    with coordinator.database.read() as session:
+        return session.get_one(Node, node_id).state
+
+
+async def test_a_model_that_is_known_and_not_pinned_is_told_as_such(
+    node: ScriptedNode, sam: httpx2.AsyncClient
+) -> None:
+    for answer in (
+        await sam.post("/v1/chat/completions", json=chat(model="llama-3.1-405b")),
+        await sam.post("/v1/chat/completions", json=chat(model="llama-3.1-405b", stream=True)),
+        await sam.post(
+            "/v1/jobs", json={"kind": "chat.completions", "request": chat(model="llama-3.1-405b")}
+        ),
+        await sam.get("/v1/models/llama-3.1-405b"),
+    ):
+        assert error_of(answer) == (404, "model_not_served", "model")
+        message = answer.json()["error"]["message"]
+        assert "'llama-3.1-405b-4bit' is in the catalogue and not served" in message
+        assert "mlx-network catalogue add mlx-community/" in message
 
 
 # -- repeated ------------------------------------------------------------------------------------

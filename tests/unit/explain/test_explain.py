@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -104,6 +106,7 @@ def chosen(hosts: list[HostFacts], job: JobFacts, outlook: Outlook | None = None
 
 FAST = [make_host(f"{n:02}", bandwidth_gb=800) for n in range(19)]
 STAYS = tuple(0.999 for _ in range(168))
+WARM = (make_slot(),)
 LEAVES = tuple(1e-9 for _ in range(168))
 CHOICES: dict[ChoiceReason, tuple[str, list[HostFacts], JobFacts, Outlook]] = {
     "overdue": (
@@ -162,8 +165,11 @@ CHOICES: dict[ChoiceReason, tuple[str, list[HostFacts], JobFacts, Outlook]] = {
     ),
     "trial": (
         "node_odd",
-        [make_host("odd", bandwidth_gb=400, hungry_seconds=10**6), *FAST],
-        make_job(max_tokens=2000),
+        [
+            make_host("odd", bandwidth_gb=250, hungry_seconds=10**6, slots=WARM),
+            *(replace(h, slots=WARM) for h in FAST),
+        ],
+        make_job(max_tokens=200),
         Outlook(),
     ),
 }
@@ -245,3 +251,9 @@ def test_a_queue_tells_owners_what_it_decided() -> None:
     found = [tallies.of(f"node_{n:02}")[0] for n in range(20)]
     assert {one.seen for one in found} == {30}
     assert sum(one.taken for one in found) == 30
+
+
+def test_the_document_has_the_reasons_of_a_choice() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "explain.md").read_text("utf-8")
+    table = text.partition("<!-- choices begin -->")[2].partition("<!-- choices end -->")[0]
+    assert dict(re.findall(r"^\| `([a-z_]+)` \| (.+) \|$", table, re.MULTILINE)) == CHOSEN
