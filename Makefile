@@ -8,7 +8,7 @@ UV := .tools/bin/uv
 TEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint types imports check format demo-seats bench-serving bench-ledger bench-verify bench-placement mutate-ledger simulate chaos eval-sizing test-browser bench-world clean
+.PHONY: help demo up test lint types imports check format demo-seats bench-serving bench-ledger bench-verify bench-placement mutate-ledger simulate chaos eval-sizing test-browser renew-pictures screenshots bench-world clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,12 @@ eval-sizing: .venv/.dev ## Hold speed forecasts against published Macs (SPEED_DA
 
 test-browser: .venv/.dev ## Run the tests of the public pages in Chromium
 	.venv/bin/pytest tests/browser
+
+renew-pictures: .venv/.dev ## Take the pictures anew that the tests of the pages compare with
+	RENEW_PICTURES=1 .venv/bin/pytest tests/browser/test_visual.py -k looks
+
+screenshots: .venv/.dev ## Take docs/screenshots anew: every page, language, theme and width
+	.venv/bin/python -m tests.browser.shots $(SHOTS)
 
 bench-world: .venv/.dev ## Measure what the map costs: bytes, requests, drawing, readers
 	.venv/bin/python -m tests.browser.measure $(BENCH_ARGS)

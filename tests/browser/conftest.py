@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from coordinator.world_demo import demo_market
 from web_world.demo import SPREAD_DEGREES
 from web_world.demo_server import demo_app
 from web_world.privacy import HOUR_US
@@ -24,6 +25,7 @@ MAC_CHROME: Final = Path("/Applications/Google Chrome.app/Contents/MacOS/Google 
 START_SECONDS_MAX: Final = 30.0
 WAIT_MS: Final = 30_000  # a busy machine is no fault of the page
 NOW_US: Final = 500_000 * HOUR_US
+SEED: Final = 2
 FLEET: Final = 2_000
 FEW: Final = 3
 
@@ -50,15 +52,36 @@ def browser() -> Generator[Browser]:
         made.close()
 
 
-def serve(macs: int, *, spread_degrees: float = SPREAD_DEGREES) -> Generator[str]:
+def serve(
+    macs: int,
+    *,
+    spread_degrees: float = SPREAD_DEGREES,
+    is_still: bool = False,
+    shown_origin: str | None = None,
+) -> Generator[str]:
+    """Serve the pages over `macs` Macs; yields where. `is_still`: no time passes, so that each start
+    shows the same. `shown_origin` is what the pages say their address is."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     origin = f"http://127.0.0.1:{port}"
-    app = demo_app(macs, seed=2, now_us=NOW_US, origin=origin, spread_degrees=spread_degrees)
-    server = uvicorn.Server(
-        uvicorn.Config(app, port=port, log_level="error", timeout_graceful_shutdown=1, ws="none")
+    app = demo_app(
+        macs,
+        seed=SEED,
+        now_us=NOW_US,
+        origin=shown_origin or origin,
+        spread_degrees=spread_degrees,
+        market=demo_market(macs, SEED),
     )
+    config = uvicorn.Config(
+        app,
+        port=port,
+        log_level="error",
+        timeout_graceful_shutdown=1,
+        ws="none",
+        lifespan="off" if is_still else "on",
+    )
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     deadline = time.monotonic() + START_SECONDS_MAX

@@ -1,16 +1,14 @@
 """What the map costs: bytes, requests, drawing, and the server's work for a thousand readers.
 
-`python -m tests.browser.measure` prints a table, and its figures as JSON on the last line.
+`python -m tests.browser.measure` prints a table with the budgets beside, and its figures as JSON on the last line.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 import time
@@ -23,8 +21,18 @@ import psutil
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, sync_playwright
 
+from tests.browser.budgets import (
+    DRAW_MS_MAX,
+    PAGE_GZIP_BYTES_MAX,
+    READER_MICROSECONDS_MAX,
+    REQUESTS_MAX,
+    SHIFT_MAX,
+    SNAPSHOT_GZIP_BYTES_MAX,
+    cost_of,
+)
 from tests.browser.conftest import chromium, serve
 from web_world.demo import DemoWork, demo_fleet
+from web_world.pages import PAGES
 from web_world.privacy import HOUR_US, advance
 from web_world.snapshot import Minutes, encode, view_of
 from web_world.texts import LANGUAGES
@@ -34,6 +42,17 @@ TICK_SECONDS: Final = 0.5
 MEASURE_SECONDS: Final = 10.0
 PAINTS: Final = 40
 NOW_US: Final = 500_000 * HOUR_US
+AXE_SETTLE_MS: Final = 700
+BUDGETS: Final = {
+    "page_gzip_bytes": PAGE_GZIP_BYTES_MAX,
+    "requests": REQUESTS_MAX,
+    "requests_outside": 0,
+    "layout_shift": SHIFT_MAX,
+    "axe_violations": 0,
+    "draw_ms_2500_cells": DRAW_MS_MAX,
+    "snapshot_gzip_bytes_100k": SNAPSHOT_GZIP_BYTES_MAX,
+    "sse_us_per_reader_and_frame": READER_MICROSECONDS_MAX,
+}
 WIDE_DEGREES: Final = 4.0
 SERVER: Final = """
 import sys, uvicorn
@@ -59,32 +78,37 @@ def main() -> None:
     figures["snapshot_gzip_bytes_100k"] = snapshot_bytes(100_000)
     figures["sse_us_per_reader_and_frame"] = reader_microseconds()
     for name, value in figures.items():
-        sys.stdout.write(f"{name:32} {value:>12,.1f}\n")
+        most = BUDGETS.get(name)
+        told = "" if most is None else f"{most:>12,.2f}" + ("  OVER" if value > most else "")
+        sys.stdout.write(f"{name:32} {value:>12,.2f} {told}\n")
     sys.stdout.write(json.dumps(figures) + "\n")
 
 
 def page_figures(browser: Browser, origin: str) -> dict[str, float]:
-    """Requests of the English page, bytes of its style, script and data, and what axe finds."""
+    """Requests of the English page, bytes of its style, script and data, and what axe finds on all
+    pages together."""
     context = browser.new_context(viewport={"width": 1280, "height": 800})
-    page = context.new_page()
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    _ = page.goto(f"{origin}/en/")
-    page.wait_for_timeout(3000)
+    cost = cost_of(context, f"{origin}/en/")
     context.close()
-    counted = [url for url in asked if re.search(r"\.(js|css|json)\b", url)]
-    sizes = [len(gzip.compress(httpx2.get(url, trust_env=False).content, 9)) for url in counted]
     violations = 0
-    for language in LANGUAGES:
-        for theme in ("light", "dark"):
-            context = browser.new_context(color_scheme=theme, reduced_motion="reduce")
-            page = context.new_page()
-            _ = page.goto(f"{origin}/{language.code}/")
-            page.wait_for_timeout(1500)
-            axe: Any = Axe()
-            violations += int(axe.run(page).violations_count)
-            context.close()
-    return {"page_gzip_bytes": sum(sizes), "requests": len(asked), "axe_violations": violations}
+    for theme in ("light", "dark"):
+        context = browser.new_context(color_scheme=theme, reduced_motion="reduce")
+        page = context.new_page()
+        for language in LANGUAGES:
+            for shown in PAGES:
+                _ = page.goto(origin + shown.address(language))
+                page.wait_for_timeout(AXE_SETTLE_MS)
+                axe: Any = Axe()
+                violations += int(axe.run(page).violations_count)
+        context.close()
+    outside = sum(not address.startswith(f"{origin}/") for address in cost.asked)
+    return {
+        "page_gzip_bytes": cost.gzip_bytes,
+        "requests": len(cost.asked),
+        "requests_outside": outside,
+        "layout_shift": cost.shift,
+        "axe_violations": violations,
+    }
 
 
 def drawing_figures(browser: Browser) -> dict[str, float]:

@@ -16,8 +16,6 @@ from web_world.texts import LANGUAGES, texts_of
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
 
 CODES: Final = [language.code for language in LANGUAGES]
-REQUESTS_MAX: Final = 12
-SHIFT_MAX: Final = 0.05
 TARGET_PIXELS_MIN: Final = 24
 
 
@@ -42,7 +40,6 @@ def test_nothing_is_asked_of_anybody_else_and_nothing_is_complained_of(
     seen.until("document.querySelector('#live-status').classList.contains('is-live')")
     page.wait_for_timeout(300)
     assert {address.partition("/world/")[0].partition(f"/{code}/")[0] for address in seen.asked} == {world}
-    assert len(seen.asked) <= REQUESTS_MAX
     assert seen.said == []
     assert page.evaluate("document.documentElement.dir") == ("rtl" if code in {"ar", "ur"} else "ltr")
 
@@ -191,21 +188,6 @@ def test_nothing_sticks_out_at_any_width(world: str, visit: NewVisit, code: str,
         }"""
     )
     assert overlapping is False
-
-
-def test_nothing_jumps_while_it_loads(world: str, visit: NewVisit) -> None:
-    page = visit().go(f"{world}/ur/")
-    page.wait_for_timeout(1500)
-    shift = page.evaluate(
-        """() => new Promise((done) => {
-            let sum = 0;
-            new PerformanceObserver((list) => {
-                for (const entry of list.getEntries()) if (!entry.hadRecentInput) sum += entry.value;
-            }).observe({type: 'layout-shift', buffered: true});
-            setTimeout(() => done(sum), 300);
-        })"""
-    )
-    assert shift < SHIFT_MAX
 
 
 def test_figures_stay_live(world: str, visit: NewVisit) -> None:
