@@ -32,6 +32,8 @@ from node_agent.sizing.chips import find_chip
 GIB: Final = 1 << 30
 # Sizes that Macs are sold with; one of another size counts as the next smaller.
 MEMORY_CLASSES_GIB: Final = (8, 16, 24, 32, 36, 48, 64, 96, 128, 192, 256, 512)
+# By code: whether the host could have taken the job.
+_IS_ABLE: Final = np.isin(np.arange(256), [ABLE, *(CODES[reason] for reason in ABLE_REASONS)])
 SOONEST_SLACK: Final = 1.001  # forecasts this close are the same
 
 ChoiceReason = Literal[
@@ -137,7 +139,7 @@ def reason_of(entry: Entry, fleet: Fleet, *, band: float) -> ChoiceReason:
     job, decision = entry.job, entry.decision
     if job.is_overdue:
         return "overdue"
-    able = np.flatnonzero(np.isin(decision.codes, [ABLE, *(CODES[reason] for reason in ABLE_REASONS)]))
+    able = np.flatnonzero(_IS_ABLE[decision.codes])
     if len(able) == 1:
         return "only_one"
     totals = decision.total_seconds[able]

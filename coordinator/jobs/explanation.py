@@ -101,13 +101,10 @@ async def _waiting(runtime: Runtime, job: Job) -> dict[str, Json] | None:
     live = await runtime.live_of(job.id)
     if live is None or not is_waiting(live):
         return None
-    standing = stand(runtime, facts_of(live))
-    # Many jobs ahead take a while to walk through.
-    forecast = await run_in_threadpool(standing.forecast)
-    return standing_json(standing, forecast)
+    return standing_json(await stand(runtime, facts_of(live)))
 
 
-def standing_json(standing: Standing, forecast: Forecast | None) -> dict[str, Json]:
+def standing_json(standing: Standing) -> dict[str, Json]:
     """A job's place in the queue, when its turn comes, what is in the way and what would change it."""
     choice = standing.choice
     is_never = isinstance(choice, NotPlaced) and bool(choice.rejected) and not choice.is_ever
@@ -119,7 +116,7 @@ def standing_json(standing: Standing, forecast: Forecast | None) -> dict[str, Js
         "unservable_left_out": standing.unservable,
         "hosts": sum(choice.rejected.values()) + (not isinstance(choice, NotPlaced)),
         "rejected": rejected_json(choice.rejected),
-        "forecast": None if is_never else forecast_json(forecast),
+        "forecast": None if is_never else forecast_json(standing.forecast),
     }
     if isinstance(choice, NotPlaced):
         found |= {
@@ -133,7 +130,7 @@ def standing_json(standing: Standing, forecast: Forecast | None) -> dict[str, Js
 def _why(standing: Standing) -> str:
     choice = standing.choice
     if not isinstance(choice, NotPlaced):
-        return "a Mac can take it; it is offered next" if not standing.before else "others come first"
+        return "a Mac can take it: it is offered next"
     if not choice.rejected:
         return "no Mac is connected"
     if not choice.is_ever:

@@ -142,14 +142,10 @@ async def _forecast_json(runtime: Runtime, caller: Caller, priced: _Priced) -> d
         answer_tokens_expected=priced.expected_tokens,
         submitter_id=caller.account_id,
     )
-    standing = stand(runtime, job)
-    forecast = await run_in_threadpool(standing.forecast)
-    if not isinstance(standing.choice, Placed) or standing.before:
-        return {
-            "forecast": forecast_json(forecast),
-            "mac": None,
-            "waiting": standing_json(standing, forecast),
-        }
+    standing = await stand(runtime, job)
+    forecast = forecast_json(standing.forecast)
+    if not isinstance(standing.choice, Placed):
+        return {"forecast": forecast, "mac": None, "waiting": standing_json(standing)}
     channel = runtime.fleet.get(standing.choice.node_id)
     mac = class_of_mac(channel.hardware) if channel is not None else None
-    return {"forecast": forecast_json(forecast), "mac": mac, "waiting": None}
+    return {"forecast": forecast, "mac": mac, "waiting": None}

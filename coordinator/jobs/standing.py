@@ -1,9 +1,12 @@
-"""Where a job stands among those that wait, and when its turn comes. On the event loop's thread."""
+"""Where a job stands among those that wait, and when its turn comes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
 
 from coordinator import clock
 from coordinator.jobs import waiting
@@ -13,11 +16,14 @@ from coordinator.placement.match import decide
 from coordinator.placement.types import Forecast, JobFacts, NotPlaced, Placed
 from coordinator.runtime import Runtime
 
+AHEAD_AT_ONCE: Final = 20  # so short is the table of hosts kept from the dispatcher
+
 
 @dataclass(frozen=True)
 class Standing:
     """A job as the matcher sees it now. Jobs that no host can ever run stand in nobody's way:
     `before` counts the others that come first, `queued` all that wait, `unservable` those left out.
+    `forecast` is None if no host that could take it says when it is free.
     """
 
     job: JobFacts
@@ -25,25 +31,7 @@ class Standing:
     before: int
     queued: int
     unservable: int
-    seats: waiting.Seats | None
-    ahead: Sequence[waiting.Ahead]
-
-    def forecast(self) -> Forecast | None:
-        """Its seconds in parts; None if no host that could take it says when it is free.
-
-        Takes milliseconds for each hundred jobs ahead: not for the event loop.
-        """
-        if isinstance(self.choice, Placed) and not self.before:
-            return self.choice.forecast
-        if self.seats is None:
-            return None
-        further = self.before - len(self.ahead)
-        return waiting.forecast(self.seats, self.ahead, further=further, answer_tokens=self.job.answer_tokens)
-
-
-def waiting_facts(runtime: Runtime) -> list[JobFacts]:
-    """The jobs that wait for a host, as the matcher takes them."""
-    return [facts_of(live) for live in runtime.jobs.open() if is_waiting(live)]
+    forecast: Forecast | None
 
 
 def is_waiting(live: LiveJob) -> bool:
@@ -56,31 +44,59 @@ def facts_of(live: LiveJob) -> JobFacts:
     return live.facts(clock.monotonic(), clock.wall_us())
 
 
-def stand(runtime: Runtime, job: JobFacts) -> Standing:
-    """Where `job` stands, whether it is in the queue already or not."""
-    dispatcher, now = runtime.dispatcher, clock.monotonic()
-    others = [other for other in waiting_facts(runtime) if other.job_id != job.job_id]
-    order = in_order(
-        [*others, job],
-        dispatcher.shares.used.all(now_seconds=now),
-        overdue_seconds=runtime.settings.overdue_seconds,
-    )
-    at = next(n for n, other in enumerate(order) if other.job_id == job.job_id)
+async def stand(runtime: Runtime, job: JobFacts) -> Standing:
+    """Where `job` stands, whether it is in the queue already or not.
+
+    The queue is read on the event loop; ordering and forecasting it is for a thread.
+    """
+    others = [
+        facts_of(live) for live in runtime.jobs.open() if is_waiting(live) and live.job_id != job.job_id
+    ]
+    dispatcher = runtime.dispatcher
+    used = dispatcher.shares.used.all(now_seconds=clock.monotonic())
     looks = dispatcher.last_look
-    never = {job_id for job_id, look in looks.items() if look.rejected and not look.is_ever}
+    never = frozenset(job_id for job_id, look in looks.items() if look.rejected and not look.is_ever)
+    return await run_in_threadpool(_stand, runtime, job, others, used, never)
+
+
+def _stand(
+    runtime: Runtime,
+    job: JobFacts,
+    others: Sequence[JobFacts],
+    used: Mapping[str, float],
+    never: frozenset[str],
+) -> Standing:
+    order = in_order([*others, job], used, overdue_seconds=runtime.settings.overdue_seconds)
+    at = next(n for n, other in enumerate(order) if other.job_id == job.job_id)
     ahead = [other for other in order[:at] if other.job_id not in never]
-    with dispatcher.book.lock:
-        table = dispatcher.book.table
-        decision = decide(order[at], table, outlook=dispatcher.outlook, now_seconds=now)
-        waits = isinstance(decision.choice, NotPlaced) or bool(ahead)
-        seats = waiting.seats_of(order[at], decision, table, now_seconds=now) if waits else None
-        in_the_way = waiting.ahead_of(ahead, table) if waits else ()
+    choice, forecast = _look(runtime, order[at], ahead)
     return Standing(
         job=order[at],
-        choice=decision.choice,
+        choice=choice,
         before=len(ahead),
         queued=len(order),
         unservable=at - len(ahead),
-        seats=seats,
-        ahead=in_the_way,
+        forecast=forecast,
     )
+
+
+def _look(
+    runtime: Runtime, job: JobFacts, ahead: Sequence[JobFacts]
+) -> tuple[Placed | NotPlaced, Forecast | None]:
+    """What the matcher would say now, and the forecast behind the jobs ahead."""
+    dispatcher, now = runtime.dispatcher, clock.monotonic()
+    book = dispatcher.book
+    with book.lock:
+        decision = decide(job, book.table, outlook=dispatcher.outlook, now_seconds=now)
+        seats = waiting.seats_of(job, decision, book.table, now_seconds=now)
+    choice = decision.choice
+    if isinstance(choice, Placed):
+        # It is next, or those before it need other Macs: what is free for it stays so.
+        return choice, choice.forecast
+    first = ahead[: waiting.AHEAD_MAX]
+    in_the_way: list[waiting.Ahead] = []
+    for start in range(0, len(first), AHEAD_AT_ONCE):
+        with book.lock:
+            in_the_way += waiting.ahead_of(first[start : start + AHEAD_AT_ONCE], book.table)
+    further = len(ahead) - len(first)
+    return choice, waiting.forecast(seats, in_the_way, further=further, answer_tokens=job.answer_tokens)

@@ -24,7 +24,7 @@ from node_agent.sizing import memory
 
 Floats = NDArray[np.float64]
 
-AHEAD_MAX: Final = 500  # of those before it; the rest are taken to be like these
+AHEAD_MAX: Final = 200  # of those before it; the rest are taken to be like these
 # Reasons that end when the host's running jobs do.
 UNTIL_IDLE: Final = ("memory_busy", "on_probation", "kept_apart", "held_for_older")
 
