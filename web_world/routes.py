@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from web_world.feed import Feed
@@ -89,7 +90,9 @@ def make_router(feed: Feed, *, origin: str) -> APIRouter:
 
     async def draw(page: Page, language: Language, query: Mapping[str, str]) -> bytes:
         encoded, view = await feed.encoded(), await feed.view()
-        return render(
+        # A page takes milliseconds, in which streams of other readers should go on.
+        return await run_in_threadpool(
+            render,
             page,
             language,
             view,

@@ -5,8 +5,7 @@ calculator-lead = كم يكلّف مليون رمز على جهاز ماك تم�
 calc-credits = وحدات MLX أرصدة لخدمات هذه الشبكة. لا يصرفها أحد نقدًا ولا يمكن سحبها، فلا رقم هنا يحوّلها إلى مال.
 
 calc-mac-title = الجهاز
-calc-mac = الرقاقة
-calc-mac-option = { $chip }، أنوية الرسوميات: { $cores }
+calc-mac = الرقاقة (أنوية الرسوميات)
 calc-memory = الذاكرة
 calc-macs = عدد أجهزة العنقود
 calc-price = سعر جهاز واحد

@@ -5,8 +5,7 @@ calculator-lead = What a million tokens cost on a Mac of your own, on a cluster 
 calc-credits = MLX are credits for services of this network. Nobody pays them out and they cannot be withdrawn, so no figure here turns them into money.
 
 calc-mac-title = The Mac
-calc-mac = Chip
-calc-mac-option = { $chip }, GPU cores: { $cores }
+calc-mac = Chip (GPU cores)
 calc-memory = Memory
 calc-macs = Macs in the cluster
 calc-price = Price of one Mac

@@ -5,8 +5,7 @@ calculator-lead = Ile kosztuje milion tokenów na własnym Macu, na klastrze, w 
 calc-credits = MLX to kredyty na usługi tej sieci. Nikt ich nie wypłaca i nie da się ich wycofać, więc żadna liczba nie zamienia ich tu na pieniądze.
 
 calc-mac-title = Mac
-calc-mac = Układ
-calc-mac-option = { $chip }, rdzenie GPU: { $cores }
+calc-mac = Układ (rdzenie GPU)
 calc-memory = Pamięć
 calc-macs = Maki w klastrze
 calc-price = Cena jednego Maca

@@ -5,8 +5,7 @@ calculator-lead = ایک ملین ٹوکن اپنے میک پر، میکوں ک�
 calc-credits = MLX اس نیٹ ورک کی خدمت کے کریڈٹ ہیں۔ کوئی انہیں نقد نہیں دیتا اور وہ نکالے نہیں جا سکتے، اس لیے یہاں کوئی عدد انہیں پیسوں میں نہیں بدلتا۔
 
 calc-mac-title = میک
-calc-mac = چپ
-calc-mac-option = { $chip }، جی پی یو کے کور: { $cores }
+calc-mac = چپ (جی پی یو کے کور)
 calc-memory = میموری
 calc-macs = کلسٹر میں میک
 calc-price = ایک میک کی قیمت
