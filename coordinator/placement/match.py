@@ -125,6 +125,11 @@ def _weighed(look: Look, able: NDArray[np.intp], policy: Policy, outlook: Outloo
     and the same before memory is kept and own Macs are preferred."""
     cost = look.cost[able]
     fleet = look.fleet
+    if not look.job.is_overdue:
+        cost = cost + (policy.beside_factor - 1) * (cost - look.total[able])
+        goes = (look.seat[able] == NOBODY) & (fleet.first_slot[able] != NOBODY)
+        cost += np.where(goes, policy.switch_factor * look.load[look.classes[able]], 0.0)
+        look.cost[able] = cost
     if outlook.week_seconds is not None and fleet.has_curves:
         total = look.total[able]
         rates = survival.return_rates(
@@ -190,9 +195,10 @@ def _limits(look: Look, able: NDArray[np.intp], policy: Policy, best: float, now
         grown = hungry[at] / max(policy.hungry_full - policy.hungry_after, 1e-9)
         if tie_of(look.job.job_id.encode()) / 2**64 >= policy.trial_share:
             grown = np.minimum(grown, 1.0)
-        # Further than 2**64 times the best no host can be.
-        stretch = policy.hungry_stretch ** np.minimum(grown, 64.0)
-        limit[at] = best * np.maximum(policy.band, stretch)
+        # Seconds, not a ratio: short jobs lose little on a slow Mac, and go there first.
+        spans = policy.hungry_stretch ** np.minimum(grown, 64.0)
+        seconds = policy.trial_seconds * (spans - 1) / (policy.hungry_stretch - 1)
+        limit[at] = np.maximum(limit[at], best + seconds)
     return limit
 
 

@@ -159,27 +159,35 @@ class Policy:
 
     `band`: hosts whose cost is within this factor of the best are equals, and the one that is owed
     most goes first: forecasts are no better than this.
-    `hungry_after` without work a host's own band begins to widen; at `hungry_full` it has reached
-    `hungry_stretch`, and stays there, but for a `trial_share` of jobs (by their ids) it is multiplied
-    again in each such span: that is the guaranteed share of new and small Macs, and the jobs that
-    lose least by it come first. No host is hungry beyond a job's deadline.
+    `hungry_after` without work a host's own band begins to widen; at `hungry_full` it may end a job
+    `trial_seconds` later than the best host, and for a `trial_share` of jobs (by their ids) each
+    further such span is `hungry_stretch` times as wide as the last: that is the guaranteed share of
+    new and small Macs, and the jobs that lose least by it come first. No host is hungry beyond a
+    job's deadline.
     `keep_factor`: a host whose memory is kept for big jobs counts as so many times slower.
     An owner's return costs a job `leave_seconds`, its prompt read anew, and `leave_factor` of its
     time: a pause for the submitter, and a seat of another host.
     `hold_factor`: a job waits for a busy host if it ends so many times sooner there.
     `own_factor`: own Macs are preferred up to so many times the best one's seconds.
+    `switch_factor`: a model that goes to make room costs so many times the new one's load besides:
+    the Mac does nothing meanwhile, and what went is asked for again.
+    `beside_factor`: what the attempts of a slot lose by one more counts so many times, since those
+    that come later lose it too.
     """
 
     band: float = 1.15
     hungry_after: float = 300.0
     hungry_full: float = 900.0
     hungry_stretch: float = 3.0
-    trial_share: float = 0.5
+    trial_seconds: float = 2.0
+    trial_share: float = 1.0
     keep_factor: float = 3.0
     leave_seconds: float = 10.0
     leave_factor: float = 1.0
     hold_factor: float = 1.3
     own_factor: float = 3.0
+    switch_factor: float = 0.5
+    beside_factor: float = 1.25
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ Floats = NDArray[np.float64]
 STEPS = 400
 KINDS = len(MACS)
 FACTOR_STEP = 0.05
+ROUNDED = 128  # tokens by which the worlds' contexts may be rounded down
 
 
 def job_tables(jobs: Sequence[Job], factors: Floats) -> tuple[Floats, Floats]:
@@ -44,7 +45,7 @@ def job_tables(jobs: Sequence[Job], factors: Floats) -> tuple[Floats, Floats]:
             tokens = job.prompt + job.longest
             if memory.needed_bytes(card, context_tokens=tokens, width=1) > hardware.lent_bytes:
                 continue
-            work, middle = work_of(card), job.prompt + job.answer / 2
+            work, middle = work_of(card), max(job.prompt + job.answer / 2 - ROUNDED, 0)
             prompt = prompt_seconds(work, machine, job.prompt)
             own = step_seconds(work, machine, context_tokens=middle) - step_seconds(work, machine)
             for batch in range(1, WIDTH + 1):
@@ -64,12 +65,14 @@ def _split(mac: Mac) -> tuple[int, float]:
     return mac.kind, ceil(mac.factor / FACTOR_STEP) * FACTOR_STEP
 
 
-def supply_of(macs: Sequence[Mac], seconds: float, kinds: NDArray[np.intp], factors: Floats) -> Floats:
-    """Lent seconds of each of those kinds until then."""
+def supply_of(
+    macs: Sequence[Mac], since: float, until: float, kinds: NDArray[np.intp], factors: Floats
+) -> Floats:
+    """Lent seconds of each of those kinds between two moments."""
     pairs = list(zip(kinds.tolist(), factors.tolist(), strict=True))
     found = np.zeros(len(pairs))
     for mac in macs:
-        found[pairs.index(_split(mac))] += _lent(mac, seconds)
+        found[pairs.index(_split(mac))] += _lent(mac, since, until)
     return found
 
 
@@ -77,12 +80,12 @@ def supply(macs: Sequence[Mac], seconds: float) -> Floats:
     """Seconds that the Macs of each of `MACS` are lent until then."""
     found = np.zeros(KINDS)
     for mac in macs:
-        found[mac.kind] += _lent(mac, seconds)
+        found[mac.kind] += _lent(mac, 0.0, seconds)
     return found
 
 
-def _lent(mac: Mac, seconds: float) -> float:
-    return sum(max(min(end, seconds) - start, 0.0) for start, end in mac.spans)
+def _lent(mac: Mac, since: float, until: float) -> float:
+    return sum(max(min(end, until) - max(start, since), 0.0) for start, end in mac.spans)
 
 
 def least_mean_seconds(alone: Floats, shared: Floats, capacity: Floats) -> float:

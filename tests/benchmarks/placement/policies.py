@@ -16,9 +16,9 @@ from coordinator.placement.match import Decision, choice_at, decide
 from coordinator.placement.queue import hold_for, release_holds
 from coordinator.placement.slots import NOBODY
 from coordinator.placement.types import NotPlaced, Outlook, Placed, Policy
-from tests.benchmarks.placement.world import World
+from tests.benchmarks.placement.world import Task, World
 
-LOOKED_AT: Final = 40  # of the queue, after each event
+LOOKED_AT: Final = 40  # jobs of the queue that are decided on after each event
 Rank = Callable[[Look, NDArray[np.intp], Random], NDArray[np.float64]]
 
 
@@ -38,9 +38,13 @@ class Ours:
         order = in_order(facts.values(), self.usage.all(now_seconds=world.now))
         # Of one kind of job the first that finds nothing speaks for those behind it.
         hopeless: dict[str, int] = {}
-        for job in order[:LOOKED_AT]:
+        looks = 0
+        for job in order:
             if hopeless.get(job.revision, job.tokens + 1) <= job.tokens:
                 continue
+            looks += 1
+            if looks > LOOKED_AT:
+                break
             found = decide(
                 job,
                 fleet,
@@ -79,10 +83,14 @@ class Pushed:
     def place(self, world: World) -> None:
         """As many as find a host."""
         hopeless: dict[str, int] = {}
-        for task in list(world.queue.values())[:LOOKED_AT]:
+        looks = 0
+        for task in list(world.queue.values()):
             job = world.facts(task)
             if hopeless.get(job.revision, job.tokens + 1) <= job.tokens:
                 continue
+            looks += 1
+            if looks > LOOKED_AT:
+                break
             look = look_at(job, world.fleet)
             able = np.flatnonzero(look.code == ABLE)
             if not len(able):
@@ -102,9 +110,19 @@ class Pulled:
     def place(self, world: World) -> None:
         """Hosts come in random order; each takes jobs until it has none that it could take."""
         looks: dict[str, Look] = {}
-        jobs = list(world.queue.values())[:LOOKED_AT]
-        for task in jobs:
-            looks[task.job.name] = look_at(world.facts(task), world.fleet)
+        jobs: list[Task] = []
+        hopeless: dict[str, int] = {}
+        for task in world.queue.values():
+            job = world.facts(task)
+            if hopeless.get(job.revision, job.tokens + 1) <= job.tokens:
+                continue
+            if len(jobs) == LOOKED_AT:
+                break
+            looks[job.job_id] = look_at(job, world.fleet)
+            if (looks[job.job_id].code == ABLE).any():
+                jobs.append(task)
+            else:
+                hopeless[job.revision] = job.tokens
         able = {name: look.code == ABLE for name, look in looks.items()}
         rows = [
             row for row, host in enumerate(world.hosts) if host.is_lent and any(a[row] for a in able.values())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,17 +12,23 @@ import numpy as np
 from coordinator.placement.types import Policy
 from node_agent.sizing import memory
 from tests.benchmarks.placement import bound
-from tests.benchmarks.placement.policies import Ours, Pulled, Pushed, baselines
+from tests.benchmarks.placement.policies import Ours, baselines
 from tests.benchmarks.placement.scenes import BANDS, HOUR, MODELS, Mac, Scene, model, some_jobs, some_macs
+from tests.benchmarks.placement.traces import Request
 from tests.benchmarks.placement.world import World
 
 OURS: Final = "ours"
 HEALTHY_SECONDS: Final = HOUR / 2
+SAMPLE: Final = 600  # jobs that the load is reckoned from
+WARM_SHARE: Final = 0.2  # of a scene's time
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One policy on one scene: seconds of completion, and shares as fractions."""
+    """One policy on one scene: seconds of completion, and shares as fractions.
+
+    `growth` is the mean of the later half of the jobs over that of the earlier one.
+    """
 
     name: str
     mean: float
@@ -32,12 +39,14 @@ class Outcome:
     wasted: float
     loads: int
     ends: float
+    growth: float
 
 
 @dataclass(frozen=True)
 class Comparison:
     """All policies on one scene at one load, and the bound of the mean."""
 
+    name: str
     load: float
     jobs: int
     seconds: float
@@ -65,58 +74,66 @@ class Comparison:
         return min(mean, 1 - self.ours.p95 / float(np.median([one.p95 for one in self.others])))
 
 
-def scene_at(load: float, *, seed: int, macs: int, jobs: int, lengths: list[tuple[int, int]] | None) -> Scene:
+def scene_at(
+    load: float, *, seed: int, macs: int, jobs: int, trace: Sequence[Request] | None = None
+) -> Scene:
     """A scene whose jobs come at that load: the share of all Macs' lent time, in full batches, that
-    the best division of the work would take."""
-    drawn = some_jobs(seed, jobs, 1.0, lengths)
-    seconds, rate = drawn[-1].at, 1.0
-    fleet: tuple[Mac, ...] = ()
-    for _ in range(4):
-        fleet = some_macs(seed, macs, seconds)
-        _, shared = bound.job_tables(drawn[:400], np.ones(bound.KINDS))
-        capacity = bound.supply(fleet, seconds) / seconds
-        at_one = bound.load_of(shared, capacity * drawn[399].at)
-        rate = load / at_one
+    the best division of the work would take. The fleet is the same at every load."""
+    fleet = some_macs(seed, macs)
+    sample = some_jobs(seed, SAMPLE, 1.0, trace)
+    _, shared = bound.job_tables(sample, np.ones(bound.KINDS))
+    rate = 1.0
+    for _ in range(3):
         seconds = jobs / rate
-    drawn = some_jobs(seed, jobs, rate, lengths)
-    return Scene(fleet, drawn, drawn[-1].at)
+        a_second = bound.supply(fleet, seconds) / seconds
+        rate = load / bound.load_of(shared, a_second * len(sample))
+    drawn = some_jobs(seed, jobs, rate, trace)
+    return Scene(fleet, drawn, drawn[-1].at, WARM_SHARE * drawn[-1].at)
 
 
-def compare(load: float, scene: Scene) -> Comparison:
-    """Every policy on the same scene."""
-    makers: dict[str, Callable[[], Ours | Pushed | Pulled]] = {OURS: Ours, **baselines()}
-    outcomes = tuple(_outcome(name, make(), scene) for name, make in makers.items())
-    end = max(one.ends for one in outcomes)
+def compare(name: str, load: float, scene: Scene, pool: Executor | None = None) -> Comparison:
+    """Every policy on the same scene; `pool` has processes that share the work."""
+    names = (OURS, *baselines())
+    if pool is None:
+        outcomes = tuple(outcome(each, scene) for each in names)
+    else:
+        outcomes = tuple(pool.map(outcome, names, [scene] * len(names)))
+    counted = [job for job in scene.jobs if job.at >= scene.warm]
     kinds, factors = bound.kinds_of(scene.macs)
-    alone, shared = bound.job_tables(scene.jobs, np.ones(bound.KINDS))
+    alone, shared = bound.job_tables(counted, np.ones(bound.KINDS))
+    end = max(one.ends for one in outcomes)
     least = bound.least_mean_seconds(
         alone[:, kinds] / factors[:, None],
         shared[:, kinds] / factors[:, None],
-        bound.supply_of(scene.macs, end, kinds, factors),
+        bound.supply_of(scene.macs, scene.warm, end, kinds, factors),
     )
-    return Comparison(load, len(scene.jobs), scene.seconds, outcomes, least)
+    return Comparison(name, load, len(counted), scene.seconds, outcomes, least)
 
 
-def _outcome(name: str, policy: Ours | Pushed | Pulled, scene: Scene) -> Outcome:
-    world = World(scene, policy)
+def outcome(name: str, scene: Scene) -> Outcome:
+    """What became of the counted jobs of a scene. Raises `AssertionError` if one never ended."""
+    world = World(scene, Ours() if name == OURS else baselines()[name]())
     world.run()
     unfinished = sum(task.done is None for task in world.tasks)
     if unfinished:
         raise AssertionError(f"{name}: {unfinished} jobs never ended")
-    seconds = np.array([(task.done or 0.0) - task.job.at for task in world.tasks])
+    tasks = [task for task in world.tasks if task.job.at >= scene.warm]
+    seconds = np.array([(task.done or 0.0) - task.job.at for task in tasks])
     # A submitter who waits a minute, and then as long as a usual Mac takes.
-    late = [s > 60 + task.job.answer / 10 for s, task in zip(seconds, world.tasks, strict=True)]
+    late = [s > 60 + task.job.answer / 10 for s, task in zip(seconds, tasks, strict=True)]
     fitting = [host for host in world.hosts if fits_any(host.mac) and is_healthy(host.mac, scene.seconds)]
+    half = len(seconds) // 2
     return Outcome(
         name=name,
         mean=float(seconds.mean()),
         p95=float(np.percentile(seconds, 95)),
         misses=float(np.mean(late)),
-        wait_max=max(task.waited for task in world.tasks),
+        wait_max=max(task.waited for task in tasks),
         served=sum(host.served > 0 for host in fitting) / max(len(fitting), 1),
         wasted=float(np.mean([1 - used / lent for _, used, lent in world.given])) if world.given else 0.0,
         loads=len(world.given),
         ends=world.now,
+        growth=float(seconds[half:].mean() / seconds[:half].mean()),
     )
 
 
@@ -149,7 +166,7 @@ class Light:
 
 def light(seed: int, macs: int) -> Light:
     """Ours with and without the guaranteed share of trials, on the same hour."""
-    fleet = some_macs(seed, macs, HOUR)
+    fleet = some_macs(seed, macs)
     fitting = [mac for mac in fleet if fits_any(mac)]
     rate = 3 * len(fitting) / HOUR
     jobs = tuple(job for job in some_jobs(seed, 6 * macs, rate) if job.at <= HOUR)

@@ -2,16 +2,15 @@
 
 The fleet's shape: many Macs of 16 to 64 GB, few large ones; three in ten are dedicated, the others'
 owners come and go. Jobs arrive in bursts; their lengths are drawn from logarithmic normal
-distributions, or taken from a trace (a CSV file with `ContextTokens` and `GeneratedTokens`).
+distributions, or times and lengths are a trace's.
 """
 
 from __future__ import annotations
 
-import csv
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from math import log
-from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -20,9 +19,11 @@ from node_agent.protocol.cards import ModelFacts
 from node_agent.protocol.messages import Hardware
 from node_agent.sizing.chips import find_chip
 from node_agent.sizing.hosts import usable_memory
+from tests.benchmarks.placement.traces import Request
 
 GIB: Final = 1 << 30
 HOUR: Final = 3600.0
+HORIZON: Final = 72 * HOUR
 WIDTH: Final = 4
 
 # (chip, GPU cores, GiB, weight): what owners of Macs have.
@@ -96,11 +97,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Scene:
-    """Macs and jobs; `seconds` is when the last job arrives."""
+    """Macs and jobs; `seconds` is when the last job arrives.
+
+    Jobs that arrive before `warm` seconds run too, and are not counted: until then the models in
+    memory are those that chance put there.
+    """
 
     macs: tuple[Mac, ...]
     jobs: tuple[Job, ...]
     seconds: float
+    warm: float = 0.0
 
 
 def hardware_of(kind: int) -> Hardware:
@@ -120,33 +126,30 @@ def hardware_of(kind: int) -> Hardware:
     )
 
 
-def some_macs(seed: int, count: int, seconds: float) -> tuple[Mac, ...]:
-    """A fleet, whose owners come and go for `seconds` and as long again."""
-    random = Random(seed)
-    found: list[Mac] = []
-    for number in range(count):
-        kind = random.choices(range(len(MACS)), [mac[3] for mac in MACS])[0]
-        is_dedicated = random.random() < 0.3
-        if number < len(ALWAYS):
-            kind, is_dedicated = ALWAYS[number], True
-        hardware = hardware_of(kind)
-        first = random.choices([name for name, _ in MODELS], [weight for _, weight in MODELS])[0]
-        fits = model(first).weights_bytes * 1.3 + 2 * GIB < hardware.lent_bytes
-        end = 10 * seconds + 24 * HOUR
-        spans = ((0.0, end),) if is_dedicated else _spans(random, end)
-        factor = random.lognormvariate(0, 0.1)
-        name = f"node_{random.getrandbits(256):064x}"
-        found.append(
-            Mac(name, kind, MACS[kind][2], hardware, factor, is_dedicated, first if fits else None, spans)
-        )
-    return tuple(found)
+def some_macs(seed: int, count: int) -> tuple[Mac, ...]:
+    """A fleet, whose owners come and go for `HORIZON`. A larger one begins with the smaller's Macs."""
+    return tuple(_mac(Random(f"{seed}/{number}"), number) for number in range(count))
 
 
-def _spans(random: Random, end: float) -> tuple[tuple[float, float], ...]:
+def _mac(random: Random, number: int) -> Mac:
+    kind = random.choices(range(len(MACS)), [mac[3] for mac in MACS])[0]
+    is_dedicated = random.random() < 0.3
+    if number < len(ALWAYS):
+        kind, is_dedicated = ALWAYS[number], True
+    hardware = hardware_of(kind)
+    first = random.choices([name for name, _ in MODELS], [weight for _, weight in MODELS])[0]
+    fits = model(first).weights_bytes * 1.3 + 2 * GIB < hardware.lent_bytes
+    factor = random.lognormvariate(0, 0.1)
+    name = f"node_{random.getrandbits(256):064x}"
+    spans = ((0.0, HORIZON),) if is_dedicated else _spans(random)
+    return Mac(name, kind, MACS[kind][2], hardware, factor, is_dedicated, first if fits else None, spans)
+
+
+def _spans(random: Random) -> tuple[tuple[float, float], ...]:
     """When the owner is away: two hours on average, and there for one."""
     found: list[tuple[float, float]] = []
     at = 0.0 if random.random() < 2 / 3 else random.expovariate(1 / HOUR)
-    while at < end:
+    while at < HORIZON:
         until = at + random.expovariate(1 / (2 * HOUR))
         found.append((at, until))
         at = until + random.expovariate(1 / HOUR)
@@ -154,33 +157,35 @@ def _spans(random: Random, end: float) -> tuple[tuple[float, float], ...]:
 
 
 def some_jobs(
-    seed: int, count: int, per_second: float, lengths: list[tuple[int, int]] | None = None
+    seed: int, count: int, per_second: float, trace: Sequence[Request] | None = None
 ) -> tuple[Job, ...]:
-    """Jobs in bursts: the rate changes every minute or so by up to a half."""
+    """Jobs at a mean rate: in bursts of a minute or so, whose rate differs by up to a half, or at a
+    trace's times, drawn out or pushed together."""
     random = Random(seed)
+    if trace is not None:
+        stretch = len(trace) / per_second / trace[-1].at
+        return tuple(
+            _job(random, f"job_{seed}_{number}", request.at * stretch, request.prompt, request.answer)
+            for number, request in enumerate(trace[:count])
+        )
     found: list[Job] = []
     at, rate, until = 0.0, per_second, 0.0
     for number in range(count):
         if at >= until:
             rate, until = per_second * random.uniform(0.5, 1.5), at + random.expovariate(1 / 60)
         at += random.expovariate(rate)
-        name = random.choices([name for name, _ in MODELS], [weight for _, weight in MODELS])[0]
-        if lengths:
-            prompt, answer = lengths[random.randrange(len(lengths))]
-        else:
-            prompt = int(random.lognormvariate(log(900), 1.0))
-            answer = int(random.lognormvariate(log(180), 0.8))
-        prompt, answer = min(max(prompt, 8), 6000), min(max(answer, 4), 1500)
-        # What placement expects is off by half as much again either way.
-        expected = max(int(answer * random.lognormvariate(0, 0.5)), 1)
-        submitter = f"acct_{min(int(random.paretovariate(1.0)), 30)}"
-        found.append(
-            Job(f"job_{seed}_{number}", at, name, prompt, answer, min(expected, 2000), 2000, submitter)
-        )
-    return tuple(found)
+        prompt = int(random.lognormvariate(log(900), 1.0))
+        answer = int(random.lognormvariate(log(180), 0.8))
+        found.append(_job(random, f"job_{seed}_{number}", at, prompt, answer))
+    # So that the mean rate is what was asked for, whichever bursts were drawn.
+    stretch = count / per_second / found[-1].at if found else 1.0
+    return tuple(replace(job, at=job.at * stretch) for job in found)
 
 
-def read_lengths(path: Path) -> list[tuple[int, int]]:
-    """(prompt, answer) tokens of a trace's rows. Raises `OSError` or `KeyError`."""
-    with path.open(newline="") as lines:
-        return [(int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in csv.DictReader(lines)]
+def _job(random: Random, name: str, at: float, prompt: int, answer: int) -> Job:
+    asked = random.choices([name for name, _ in MODELS], [weight for _, weight in MODELS])[0]
+    prompt, answer = min(max(prompt, 8), 6000), min(max(answer, 4), 1500)
+    # What placement expects is off by half as much again either way.
+    expected = max(int(answer * random.lognormvariate(0, 0.5)), 1)
+    submitter = f"acct_{min(int(random.paretovariate(1.0)), 30)}"
+    return Job(name, at, asked, prompt, answer, min(expected, 2000), 2000, submitter)

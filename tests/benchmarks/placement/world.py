@@ -95,6 +95,8 @@ class World:
         self.given: list[tuple[float, int, int]] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
+        self.is_changed = True
+        self.open_jobs = len(self.tasks)
         for mac in scene.macs:
             row = self.fleet.put(self._facts(mac, is_lent=False))
             host = Host(mac, row)
@@ -108,19 +110,20 @@ class World:
 
     def run(self, until: float | None = None) -> None:
         """Until all jobs are done, or that moment has come."""
-        open_jobs = len(self.tasks)
-        while self._events and open_jobs:
+        while self._events and self.open_jobs:
             now = self._events[0][0]
             if until is not None and now > until:
                 break
             self.now = now
             while self._events and self._events[0][0] <= now:
                 heapq.heappop(self._events)[2]()
+            if not self.is_changed:
+                continue
+            self.is_changed = False
             self.policy.place(self)
             for row in self.claimed:
                 self._expect(self.hosts[row])
             self.claimed.clear()
-            open_jobs = sum(task.done is None for task in self.tasks) if not self.queue else 1
 
     # -- what a policy asks and does ---------------------------------------------------------------
 
@@ -177,11 +180,13 @@ class World:
         def arrive() -> None:
             task.waiting_since = self.now
             self.queue[task.job.name] = task
+            self.is_changed = True
 
         return arrive
 
     def _lend(self, host: Host) -> Callable[[], None]:
         def lend() -> None:
+            self.is_changed = True
             host.is_lent, host.at, host.loaded_at = True, self.now, self.now
             first = host.mac.first_model if self.now == 0 else None
             facts = replace(self._facts(host.mac, is_lent=True, first=first), hungry_seconds=host.hungry)
@@ -192,6 +197,7 @@ class World:
 
     def _withdraw(self, host: Host) -> Callable[[], None]:
         def withdraw() -> None:
+            self.is_changed = True
             self._advance(host)
             for task in host.tasks:
                 task.delivered = task.job.answer - max(round(task.left), 1)
@@ -259,6 +265,8 @@ class World:
             if task.is_read and task.left <= 1e-6:
                 task.done = host.at
                 host.tasks.remove(task)
+                self.open_jobs -= 1
+                self.is_changed = True
 
     def _schedule(self, host: Host) -> None:
         host.version += 1
