@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -234,7 +235,8 @@ class Dispatcher:
             self._endings.end_whole(live)
             return False
         waited_seconds = (clock.wall_us() - live.created_us) / 1e6
-        if waited_seconds > self._settings.queue_seconds_max:
+        late_seconds = math.inf if live.token_ids else live.work.wishes.deadline_seconds
+        if waited_seconds > min(self._settings.queue_seconds_max, late_seconds):
             self._relay.give_up(live, waited_seconds)
             return False
         return True

@@ -237,6 +237,19 @@ def insufficient_balance(*, needed_umlx: int, available_umlx: int) -> ApiError:
     )
 
 
+def charge_above_limit(*, bound_umlx: int, limit_umlx: int, param: str) -> ApiError:
+    """The job may cost more than its submitter allows. Amounts in uMLX."""
+    return ApiError(
+        402,
+        "charge_above_limit",
+        f"This request may cost up to {bound_umlx} uMLX, more than the {limit_umlx} uMLX of '{param}'. "
+        "Lower 'max_tokens', take a cheaper model, or raise the limit.",
+        type="insufficient_quota",
+        param=param,
+        should_retry=False,
+    )
+
+
 def rate_limited(*, retry_after_seconds: int, what: str) -> ApiError:
     """Over one of the key's limits; `what` names it."""
     return ApiError(

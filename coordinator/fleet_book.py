@@ -243,6 +243,7 @@ class FleetBook:
             seat_free_seconds=min(known, default=None),
             idle_in_seconds=max(known) if is_all_known else None,
             survival=channel.survival,
+            region=channel.region,
         )
 
     def _on_disk(self, channel: Channel) -> frozenset[str] | None:

@@ -15,6 +15,7 @@ from coordinator.answer import AnswerEnd, AnswerText, LoggedToken, Vocabulary
 from coordinator.jobs.prefixes import Prefix
 from coordinator.jobs.schemas import Work
 from coordinator.jobs.stream import Delta, Ending, JobStream
+from coordinator.jobs.wishes import with_wishes
 from coordinator.placement.types import JobFacts
 from coordinator.settings import Settings
 from node_agent.protocol import messages as wire
@@ -200,7 +201,7 @@ class LiveJob:
     def facts(self, now: float, wall_us: int) -> JobFacts:
         """What placement decides from; `now` is monotonic seconds, `wall_us` this machine's clock."""
         delivered = len(self.token_ids)
-        return JobFacts(
+        facts = JobFacts(
             job_id=self.job_id,
             card=self.card,
             card_revision=self.card_revision,
@@ -211,6 +212,7 @@ class LiveJob:
             submitter_id=self.account_id,
             waited_seconds=max(wall_us - self.created_us, 0) / 1e6,
         )
+        return with_wishes(facts, self.work.wishes, has_begun=delivered > 0)
 
     def seconds_left(self, now: float, wall_us: int) -> float | None:
         """Until its attempt has made the longest answer, at the pace of its tokens so far, or else

@@ -70,7 +70,8 @@ class Relay:
 
     def give_up(self, live: LiveJob, waited_seconds: float) -> None:
         """End a job that no host took in all that time."""
-        why = f"none took it within {waited_seconds / 3600:.0f} hours"
+        waited = f"{waited_seconds / 3600:.0f} hours" if waited_seconds >= 3600 else f"{waited_seconds:.0f} s"
+        why = f"none took it within {waited}"
         error = errors.no_host_available(why, retry_after_seconds=None)
         _ = self.cancel(live.job_id, reason="expired", error=error)
 

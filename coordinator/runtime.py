@@ -34,6 +34,7 @@ from coordinator.jobs.quotes import Quotes
 from coordinator.jobs.schemas import Work
 from coordinator.jobs.states import JobState
 from coordinator.jobs.stream import Ending, JobStream
+from coordinator.jobs.wishes import with_wishes
 from coordinator.live import LiveJob, LiveJobs
 from coordinator.mac_key import MacKey
 from coordinator.nodes.channel import Channel, Fleet
@@ -339,6 +340,7 @@ class Runtime:
             max_tokens=work.max_tokens,
             submitter_id=account_id,
         )
+        job = with_wishes(job, work.wishes)
         verdict = self.dispatcher.judge(job)
         if not isinstance(verdict, NotPlaced) or verdict.is_ever or not verdict.rejected:
             return

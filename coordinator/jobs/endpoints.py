@@ -19,6 +19,7 @@ from coordinator.http import audience, caller_of, identify, read_body, runtime_o
 from coordinator.jobs import service
 from coordinator.jobs.models import Attempt, Job
 from coordinator.jobs.states import FINAL_JOB_STATES
+from coordinator.jobs.wishes import read_max_charge_umlx, read_wishes
 from coordinator.openai import endpoints as openai
 from coordinator.openai import shapes
 from coordinator.openai.chat import parse_chat
@@ -48,6 +49,8 @@ async def submit(request: Request) -> Response:
         idempotency_key=openai.read_idempotency_key(request),
         is_async=True,
         is_commons=openai.read_commons(request),
+        wishes=read_wishes(request.headers),
+        charge_max_umlx=read_max_charge_umlx(request.headers),
         quote=openai.read_quote(request),
     )
     view = await run_in_threadpool(_view_now, runtime, caller, accepted.job.id)

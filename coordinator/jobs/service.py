@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
@@ -18,6 +19,7 @@ from coordinator.jobs.models import Attempt, Job, JobEvent, JobPayload
 from coordinator.jobs.payloads import Part, PayloadBox, PayloadError
 from coordinator.jobs.quotes import Quote, check_terms, expired
 from coordinator.jobs.schemas import Work
+from coordinator.jobs.wishes import MAX_CHARGE
 from coordinator.policy import commons
 from coordinator.policy.rate_cards import card_by_id, card_in_force
 from coordinator.settings import Settings
@@ -44,6 +46,7 @@ class Submission:
     idempotency_key: str | None
     commons_busy_ppm: int | None = None
     """Set for public work: the part of the Macs' last hour that paid jobs took."""
+    charge_max_umlx: int | None = None
     quote: Quote | None = None
 
     @property
@@ -80,7 +83,8 @@ def submit(
 ) -> Written[Submitted]:
     """Queue a job, in the caller's transaction; its hold is the ledger command that is returned.
 
-    Raises `ApiError` before it changes anything: 402 when the balance does not cover the bound,
+    A job for the submitter's own Macs alone costs nothing and has none. Raises `ApiError` before it
+    changes anything: 402 when the balance or the submitter's own limit does not cover the bound,
     409 for a reused key, 429 when the account has too many jobs under way; for a quote what
     `quotes.check_terms` raises; for public work what `commons.require_allowance` raises.
     """
@@ -98,6 +102,9 @@ def submit(
     now_us = database_now_us(session)
     rates = _rates(session, submission, now_us)
     job = _new_job(submission, rates, now_us=now_us)
+    limit_umlx = submission.charge_max_umlx
+    if limit_umlx is not None and job.bound_umlx > limit_umlx:
+        raise errors.charge_above_limit(bound_umlx=job.bound_umlx, limit_umlx=limit_umlx, param=MAX_CHARGE)
     if submission.commons_busy_ppm is None:
         _check_balance(session, account, job.bound_umlx)
     else:
@@ -111,8 +118,10 @@ def submit(
     session.add(JobPayload(job_id=job.id, part="request", wrapped_key=wrapped, ciphertext=ciphertext))
     session.add(JobEvent(job_id=job.id, from_state="", to_state="queued", at_us=now_us))
     session.flush()
+    if job.hold_id is None:
+        return Written(Submitted(job, is_replay=False))
     hold = OpenHold(
-        id=settlement_id(job.id, JOB_WIDE_FENCE, "hold"),
+        id=UUID(job.hold_id),
         reference=job.id,
         account_id=job.payer,
         amount_umlx=job.bound_umlx,
@@ -142,6 +151,8 @@ def _rates(session: Session, submission: Submission, now_us: int) -> RateCard:
 def _new_job(submission: Submission, rates: RateCard, *, now_us: int) -> Job:
     card, work = submission.card, submission.work
     job_id = new_id("job")
+    is_free = work.wishes.own == "only" and submission.commons_busy_ppm is None
+    price_umlx = bound_umlx(rate_of(card.price), len(work.prompt_ids), work.max_tokens)
     return Job(
         id=job_id,
         account_id=submission.account_id,
@@ -155,12 +166,12 @@ def _new_job(submission: Submission, rates: RateCard, *, now_us: int) -> Job:
         max_tokens=work.max_tokens,
         idempotency_key=submission.idempotency_key,
         request_digest=submission.request_digest,
-        hold_id=str(settlement_id(job_id, JOB_WIDE_FENCE, "hold")),
+        hold_id=None if is_free else str(settlement_id(job_id, JOB_WIDE_FENCE, "hold")),
         payer=submission.payer,
         rate_card_id=rates.id,
         fee_ppm=rates.fees.fee_ppm,
         factor_ppm=PER_MILLION,
-        bound_umlx=bound_umlx(rate_of(card.price), len(work.prompt_ids), work.max_tokens),
+        bound_umlx=0 if is_free else price_umlx,
         created_us=now_us,
     )
 

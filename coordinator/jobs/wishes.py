@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from coordinator import errors
+from coordinator.placement.types import JobFacts
 
 Own = Literal["any", "prefer", "only"]
 
@@ -95,6 +96,24 @@ def read_max_charge_umlx(headers: Mapping[str, str]) -> int | None:
     if not _DIGITS.fullmatch(text.strip()):
         raise errors.invalid_value(MAX_CHARGE, "must be a whole number of uMLX")
     return int(text)
+
+
+def with_wishes(job: JobFacts, wishes: Wishes, *, has_begun: bool = False) -> JobFacts:
+    """What placement decides from, wishes included; `job` says how long it has waited.
+
+    An answer that has begun is not dropped for being late: its deadline is forgotten.
+    """
+    if wishes == NO_WISHES:
+        return job
+    left = math.inf if has_begun else max(wishes.deadline_seconds - job.waited_seconds, 0.0)
+    return replace(
+        job,
+        deadline_seconds=left,
+        tokens_per_second_min=wishes.tokens_per_second_min,
+        regions=wishes.regions,
+        only_node_ids=wishes.node_ids,
+        own=wishes.own,
+    )
 
 
 def _number(name: str, least: float, most: float) -> Callable[[str], float]:

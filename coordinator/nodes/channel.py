@@ -56,6 +56,7 @@ class Channel:
     public_key: str
     hardware: wire.Hardware
     socket: WebSocket
+    region: str = ""  # the country that its owner shows on the map, if any
     mode: wire.NodeMode = "ready"
     number: int = 0  # of its challenge: a node's later socket has the higher one
     free_bytes: int | None = None

@@ -206,6 +206,7 @@ async def _admit(
         socket=websocket,
         number=number,
         slots=hello.slots,
+        region=node.place_country or "",
     )
     _ = channel.send(
         wire.Welcome(protocol=protocol, heartbeat_seconds=runtime.settings.heartbeat_seconds, name=node.name)

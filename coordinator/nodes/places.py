@@ -113,11 +113,16 @@ def choose_place(
     runtime = runtime_of(request)
     with runtime.database.write() as session:
         node = choose(session, signed[1], signed[2], choice, settings=runtime.settings)
-        return PlaceTaken(
+        taken = PlaceTaken(
             sequence=node.place_sequence,
             kind=node.place_kind,
             light=light_name(_feed(request).light_of(node.id)),
         )
+    channel = runtime.fleet.get(signed[1])
+    if channel is not None:
+        channel.region = choice.country
+        channel.on_news(channel.node_id)
+    return taken
 
 
 @router.get("/v1/nodes/{node_id}/light", openapi_extra=audience("account"))

@@ -22,6 +22,7 @@ from coordinator.jobs import quotes
 from coordinator.jobs import service as jobs
 from coordinator.jobs.models import Job
 from coordinator.jobs.quotes import Quote
+from coordinator.jobs.wishes import NO_WISHES, Wishes, read_max_charge_umlx, read_wishes
 from coordinator.live import LiveJob
 from coordinator.openai import results, shapes
 from coordinator.openai.chat import parse_chat
@@ -109,6 +110,8 @@ async def _generate(request: Request, parse: Callable[[bytes], GenerationRequest
         is_kept=is_kept,
         is_commons=read_commons(request),
         quote=read_quote(request),
+        wishes=read_wishes(request.headers),
+        charge_max_umlx=read_max_charge_umlx(request.headers),
     )
     stream = accepted.live.stream
     _come_to_read(runtime, accepted.live)
@@ -200,6 +203,8 @@ async def accept(
     is_kept: bool = True,
     is_commons: bool = False,
     quote: Quote | None = None,
+    wishes: Wishes = NO_WISHES,
+    charge_max_umlx: int | None = None,
 ) -> Accepted:
     """Parse, price and queue a request. Raises `ApiError`; nothing is held or queued then."""
     if runtime.is_draining:
@@ -208,7 +213,7 @@ async def accept(
     def submit() -> tuple[GenerationRequest, ModelCard, Job, LiveJob | None, bool]:
         request = parse(body)
         card, tokenizer, work = runtime.prepare(request)
-        work = replace(work, is_kept=is_kept)
+        work = replace(work, is_kept=is_kept, wishes=wishes)
         submission = jobs.Submission(
             account_id=caller.account_id,
             api_key_id=caller.key_id,
@@ -219,6 +224,7 @@ async def accept(
             idempotency_key=idempotency_key,
             commons_busy_ppm=runtime.demand.demand().paid_busy_ppm if is_commons else None,
             quote=quote,
+            charge_max_umlx=charge_max_umlx,
         )
         runtime.refuse_hopeless(caller.account_id, card, work)
         submitted = _submit(runtime, submission)
