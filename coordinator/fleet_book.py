@@ -28,13 +28,13 @@ from coordinator.placement.fairness import HALF_LIFE_SECONDS, Decayed
 from coordinator.placement.fleet import APART, Fleet
 from coordinator.placement.types import HostFacts, SlotFacts
 from coordinator.settings import Settings
+from node_agent.protocol.messages import REVISION_DIGITS
 
 SWEEP_SECONDS: Final = 1.0  # how late it may be noticed that a node has fallen silent
 TURN_SECONDS: Final = 10.0  # some nodes that nothing is known to have changed of are looked at so often
 TURN_NODES_MIN: Final = 200
 LAP_SECONDS: Final = 60.0  # until each node was looked at, however many there are
 IDS_MAX: Final = 500  # in one query
-REVISION_DIGITS: Final = 16  # of a card's revision are told by nodes that have its model on disk
 
 
 @dataclass

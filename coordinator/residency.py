@@ -21,7 +21,7 @@ from starlette.concurrency import run_in_threadpool
 from coordinator import clock
 from coordinator.db import Database, database_now_us
 from coordinator.fair_shares import first_id
-from coordinator.fleet_book import REVISION_DIGITS, FleetBook
+from coordinator.fleet_book import FleetBook
 from coordinator.jobs.models import Job
 from coordinator.live import LiveJobs
 from coordinator.nodes.channel import Channel, Fleet
@@ -32,7 +32,7 @@ from coordinator.placement.types import JobFacts, SlotPlan
 from coordinator.reservations import Reservations
 from coordinator.settings import Settings
 from node_agent.protocol.cards import ModelCard
-from node_agent.protocol.messages import Hold
+from node_agent.protocol.messages import REVISION_DIGITS, Hold
 
 log = structlog.get_logger()
 

@@ -8,9 +8,9 @@ import os
 import signal
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, Generic, TypeVar, final
 
 import structlog
 
@@ -38,6 +38,7 @@ from node_agent.events import (
     StopSelfTest,
     Tick,
 )
+from node_agent.habit_book import HabitBook
 from node_agent.hardware.facts import free_disk_bytes, free_memory_bytes, version_of
 from node_agent.hardware.self_test_child import run_self_test
 from node_agent.identity import Identity
@@ -51,6 +52,8 @@ from node_agent.state import NodeState
 from node_agent.status import Status, write_status
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
 
 TICK_SECONDS: Final = 0.25
 STATUS_SECONDS: Final = 1.0
@@ -97,6 +100,28 @@ def hello_of(
     )
 
 
+@dataclass
+class _Once(Generic[T]):
+    """What was said last on this socket."""
+
+    said: T | None = None
+
+    def if_new(self, value: T) -> T | None:
+        """The value if it must be said, else None."""
+        if value == self.said:
+            return None
+        self.said = value
+        return value
+
+
+@dataclass
+class _Said:
+    """What the coordinator knows already, on this socket."""
+
+    on_disk: _Once[tuple[str, ...]] = field(default_factory=_Once[tuple[str, ...]])
+    survival: _Once[tuple[float, ...]] = field(default_factory=_Once[tuple[float, ...]])
+
+
 @final
 class Agent:
     """One node while it runs. Use `run` once, inside an event loop."""
@@ -110,6 +135,9 @@ class Agent:
         self._fetches: dict[str, asyncio.Task[None]] = {}
         self._self_test: asyncio.Task[None] | None = None
         self._side_tasks: set[asyncio.Task[None]] = set()
+        self._disk_free_bytes = 0
+        self._habits = HabitBook(parts.home, is_told=parts.config.share_habits)
+        self._said = _Said()
         self._heartbeat_seconds = 5.0
         self._welcomed = asyncio.Event()
         self._done: asyncio.Future[None] | None = None
@@ -155,6 +183,7 @@ class Agent:
             self._done.set_exception(error)
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+        self._habits.look(time.time(), is_lent=False)
         for host in list(self._hosts.values()):
             await host.close()
         rest = [*tasks, *self._fetches.values(), *self._host_tasks.values(), *self._side_tasks]
@@ -246,6 +275,7 @@ class Agent:
     def on_link_up(self, welcome: wire.Welcome) -> None:
         log.info("link_up", coordinator=self._parts.config.coordinator, name=welcome.name)
         self._heartbeat_seconds = max(welcome.heartbeat_seconds, TICK_SECONDS)
+        self._said = _Said()
         self._dispatch(LinkUp())
         self._welcomed.set()
 
@@ -264,8 +294,8 @@ class Agent:
 
     def _measure(self) -> int:
         free = free_memory_bytes()
-        disk = free_disk_bytes(self._parts.store.cache)
-        self._dispatch(FactsMeasured(free_bytes=free, disk_free_bytes=disk))
+        self._disk_free_bytes = free_disk_bytes(self._parts.store.cache)
+        self._dispatch(FactsMeasured(free_bytes=free, disk_free_bytes=self._disk_free_bytes))
         return free
 
     # -- clocks ----------------------------------------------------------------------------------
@@ -279,11 +309,15 @@ class Agent:
         while True:
             await self._welcomed.wait()
             free = min(self._measure(), self._parts.core.lent_bytes)
+            on_disk = await asyncio.to_thread(self._parts.store.on_disk)
             heartbeat = wire.Heartbeat(
                 mode=self._core.mode,
                 free_bytes=free,
                 slots=self._core.slots(),
                 live=self._core.live(),
+                disk_free_bytes=self._disk_free_bytes,
+                on_disk=self._said.on_disk.if_new(on_disk[: wire.MODELS_ON_DISK_MAX]),
+                survival=self._said.survival.if_new(self._habits.told()) or None,
             )
             self._link.send(heartbeat, Lane.CONTROL)
             await asyncio.sleep(self._heartbeat_seconds)
@@ -291,6 +325,7 @@ class Agent:
     async def _show(self) -> None:
         shown: Status | None = None
         while True:
+            self._habits.look(time.time(), is_lent=self._core.draining is None)
             status = self._status(self._core.mode if self._link.is_up else "connecting")
             if status != shown:
                 shown = status

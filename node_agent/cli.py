@@ -51,6 +51,14 @@ Near = Annotated[
     str | None,
     typer.Option("--near", help='For an area: a town, or "LATITUDE,LONGITUDE"; it stays on this Mac.'),
 ]
+HabitsChoice = Annotated[
+    str | None,
+    typer.Option(
+        "--habits",
+        metavar="[told|kept]",
+        help="Whether it is told, roughly, when this Mac is usually lent, so that long jobs fit [told].",
+    ),
+]
 Width = Annotated[int, typer.Option("--width", min=1, max=64, help="Attempts at the same time.")]
 
 
@@ -64,6 +72,7 @@ def join(
     place: PlaceKind = None,
     country: Country = None,
     near: Near = None,
+    habits: HabitsChoice = None,
     no_run: Annotated[bool, typer.Option("--no-run", help="Join, but do not run yet.")] = False,
     home: Home = None,
     as_json: AsJson = False,
@@ -75,6 +84,8 @@ def join(
 
     folder = _home(home)
     try:
+        if habits not in {None, "told", "kept"}:
+            raise SettingsError(f"--habits {habits}: say told or kept")
         origin = origin_of(url)
         config = load_config(folder)
         if config is not None and config.coordinator != origin:
@@ -91,6 +102,8 @@ def join(
             "lend_gib": lend_gib,
             "models_dir": str(models_dir.expanduser().resolve()) if models_dir else None,
         }
+        if habits is not None:
+            changed["share_habits"] = habits == "told"
         config = NodeConfig.model_validate(changed)
         save_config(folder, config)
         if chosen is not None and (chosen.kind != "none" or config.place != "none"):

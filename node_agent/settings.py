@@ -48,6 +48,9 @@ class NodeConfig(BaseModel):
     width: Annotated[int, Field(ge=1, le=64)] = 8
     lend_gib: Annotated[float, Field(gt=0)] | None = None
     models_dir: str | None = None
+    # When this Mac is usually lent, in six steps an hour of the week: jobs that would not end in
+    # time go elsewhere. False: nothing of it is learnt or told.
+    share_habits: bool = True
     place: Literal["none", "country", "area"] = "none"
     place_country: Annotated[str, Field(max_length=2)] = ""
     place_cell: Annotated[str, Field(max_length=15)] = ""

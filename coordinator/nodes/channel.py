@@ -97,12 +97,22 @@ class Channel:
         if {slot.card_revision for slot in self.slots} != {slot.card_revision for slot in beat.slots}:
             self.changed_at = clock.monotonic()
         self.mode, self.free_bytes, self.slots = beat.mode, beat.free_bytes, beat.slots
+        if beat.disk_free_bytes is not None:
+            self.disk_free_bytes = beat.disk_free_bytes
+        if beat.on_disk is not None:
+            self.on_disk = frozenset(beat.on_disk)
+        if beat.survival is not None:
+            self.survival = beat.survival
         if self._facts() != before:
             self.on_news(self.node_id)
 
     def _facts(self) -> tuple[object, ...]:
-        free = None if self.free_bytes is None else self.free_bytes >> FREE_STEP_BITS
-        return self.mode, free, frozenset(slot.card_revision for slot in self.slots)
+        steps = [
+            None if free is None else free >> FREE_STEP_BITS
+            for free in (self.free_bytes, self.disk_free_bytes)
+        ]
+        loaded = frozenset(slot.card_revision for slot in self.slots)
+        return self.mode, *steps, loaded, self.on_disk, self.survival
 
     async def write_forever(self) -> None:
         """Send what is queued until the task is cancelled or the socket breaks."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -35,8 +36,10 @@ from node_agent.models.files import (
 from node_agent.models.gguf_tokenizer import UnsupportedGgufError, write_tokenizer
 from node_agent.models.sources import convert_gguf, fetch_gguf, fetch_hub
 from node_agent.protocol.cards import HubFile, HubRepo, LocalFolder, ModelCard, PackagedGguf
+from node_agent.protocol.messages import REVISION_DIGITS
 
 LOCK_SECONDS: Final = 3600.0
+REVISION_START: Final = re.compile(rf"[0-9a-f]{{{REVISION_DIGITS}}}")
 TOKENIZER_FILES: Final = ("tokenizer.json", "chat_template.jinja")
 
 
@@ -70,7 +73,7 @@ class ModelStore:
 
     def path_of(self, card: ModelCard) -> Path:
         """The card's place in the cache, whether or not anything is there."""
-        return self.cache / card.id / card.revision[:16]
+        return self.cache / card.id / card.revision[:REVISION_DIGITS]
 
     def folder_of(self, card: ModelCard) -> Path | None:
         """The finished mlx-lm folder of the card, or None if it must be fetched first."""
@@ -141,6 +144,16 @@ class ModelStore:
             )
             for folder in folders
         ]
+
+    def on_disk(self) -> tuple[str, ...]:
+        """The beginnings of the revisions of the models that need not be fetched, sorted.
+
+        A local folder counts once it was checked; that it was not touched since is seen when it
+        is used.
+        """
+        finished = [*self.cache.glob("*/*/model"), *self.cache.glob("*/*/checked.json")]
+        names = {path.parent.name for path in finished}
+        return tuple(sorted(name for name in names if REVISION_START.fullmatch(name)))
 
     @contextmanager
     def _locked(self, card: ModelCard) -> Generator[Path, None, None]:

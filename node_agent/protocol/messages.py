@@ -11,24 +11,29 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError
 
 from node_agent.protocol.cards import ModelCard
+from node_agent.protocol.hardware import BANDWIDTH_MAX, Hardware, Message
 
 T = TypeVar("T")
 
 PROTOCOL_MAJOR: Final = 1
 PROTOCOL_MINOR: Final = 0
 FRAME_BYTES_MAX: Final = 1 << 20
-# Claims beyond these are no Mac: the largest has 512 GiB and 819 GB/s (M3 Ultra); room for later.
-MEMORY_BYTES_MAX: Final = 1 << 42
-BANDWIDTH_MAX: Final = 4 * 10**12
+HOURS_OF_WEEK: Final = 168
+REVISION_DIGITS: Final = 16  # of a card's revision name a model on a node's disk
+MODELS_ON_DISK_MAX: Final = 1000
 
 Version = tuple[int, int]
 Fence = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Device = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """A digest of the Mac's own identity, made for one coordinator alone."""
+RevisionStart = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{REVISION_DIGITS}}}$")]
+RevisionStarts = Annotated[tuple[RevisionStart, ...], Field(max_length=MODELS_ON_DISK_MAX)]
+Chance = Annotated[float, Field(ge=0, le=1)]
+Week = Annotated[tuple[Chance, ...], Field(min_length=HOURS_OF_WEEK, max_length=HOURS_OF_WEEK)]
 Nonce = Annotated[str, Field(min_length=16, max_length=128)]
 
 DeclineReason = Literal[
@@ -58,12 +63,6 @@ NodeMode = Literal["ready", "busy", "draining", "away"]
 Phase = Literal["downloading", "loading", "prefill"]
 
 
-class Message(BaseModel):
-    """Base of every message: immutable, tolerant of fields from newer minors."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
 class Sampling(Message):
     """How the next token is chosen; `seed` and the position fix each draw."""
 
@@ -72,7 +71,7 @@ class Sampling(Message):
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    logit_bias: dict[int, float] = {}
+    logit_bias: dict[int, float] = Field(default_factory=dict[int, float])
 
 
 class TokenLogprob(Message):
@@ -80,26 +79,6 @@ class TokenLogprob(Message):
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
-
-
-class Hardware(Message):
-    """What a node says of its Mac, and how much of it its owner lends: memory, and `width` attempts
-    at the same time. Claims: used for placement, never for money."""
-
-    chip: Annotated[str, Field(max_length=100)] = "unknown"
-    memory_bytes: Annotated[int, Field(gt=0, le=MEMORY_BYTES_MAX)]
-    lent_bytes: Annotated[int, Field(gt=0, le=MEMORY_BYTES_MAX)]
-    bandwidth_bytes_per_second: Annotated[int, Field(gt=0, le=BANDWIDTH_MAX)]
-    gpu_cores: Annotated[int, Field(ge=0, le=1024)] = 0
-    width: Annotated[int, Field(ge=1, le=64)] = 8
-    os: Annotated[str, Field(max_length=100)] = "unknown"
-    accelerated: bool = False
-
-    @model_validator(mode="after")
-    def _check_lent(self) -> Hardware:
-        if self.lent_bytes > self.memory_bytes:
-            raise ValueError("lent_bytes must not exceed memory_bytes")
-        return self
 
 
 class SlotReport(Message):
@@ -225,11 +204,20 @@ class Hello(Message):
 
 
 class Heartbeat(Message):
+    """How the node is now; None stands for what was said before on this socket.
+
+    `on_disk`: beginnings of the revisions whose models need not be fetched. `survival`: for each hour
+    of the week (Monday 0:00 UTC first) how likely a Mac that is lent then still is when it ends.
+    """
+
     type: Literal["heartbeat"] = "heartbeat"
     mode: NodeMode
     free_bytes: Count
     slots: tuple[SlotReport, ...] = ()
     live: tuple[LiveAttempt, ...] = ()
+    disk_free_bytes: Count | None = None
+    on_disk: RevisionStarts | None = None
+    survival: Week | None = None
 
 
 class Accept(Message):

@@ -125,6 +125,8 @@ class Mac:
         self._heard_at = 0.0
         self._self_test = 0
         self._heartbeat_seconds = 5.0
+        self._on_disk: set[str] = set()
+        self._said: tuple[str, ...] | None = None
         self._is_ticking = False
         self.is_frozen = False
         self._is_asleep = False
@@ -354,6 +356,7 @@ class Mac:
                 socket.send_up(wire.encode(self._hello(message)))
             case wire.Welcome():
                 self._is_up = True
+                self._said = None
                 self._heartbeat_seconds = max(message.heartbeat_seconds, TICK_SECONDS)
                 self._world.tell(self.name, "is connected")
                 self.dispatch(LinkUp())
@@ -389,13 +392,23 @@ class Mac:
         if self.socket is not socket or self.core is None or not self._is_up:
             return
         free = self._measure()
-        self.send(
-            wire.Heartbeat(
-                mode=self.core.mode, free_bytes=free, slots=self.core.slots(), live=self.core.live()
-            ),
-            Lane.CONTROL,
+        beat = wire.Heartbeat(
+            mode=self.core.mode, free_bytes=free, slots=self.core.slots(), live=self.core.live()
         )
+        self.send(beat.model_copy(update=self._news()), Lane.CONTROL)
         self.later(self._heartbeat_seconds, lambda: self._beat(socket))
+
+    def _news(self) -> dict[str, object]:
+        """What only newer agents say: every third Mac is older, every fifth owner has habits."""
+        if self.spec.index % 3 == 0:
+            return {}
+        found: dict[str, object] = {"disk_free_bytes": 1 << 40}
+        on_disk = tuple(sorted(self._on_disk))
+        if on_disk != self._said:
+            self._said = found["on_disk"] = on_disk
+            if self.spec.index % 5 == 1:
+                found["survival"] = (0.78, 0.5) * (wire.HOURS_OF_WEEK // 2)
+        return found
 
     def send(self, message: wire.Message, lane: Lane) -> None:
         """Queue a frame as the link does: the control lane overtakes."""
@@ -498,6 +511,7 @@ class Mac:
             if self.fetch_fails:
                 self.dispatch(FetchFailed(revision, "failed by the simulation"))
             else:
+                self._on_disk.add(revision[: wire.REVISION_DIGITS])
                 self.dispatch(FetchEnded(revision, FOLDER))
 
         self.later(self.draws.choice((0.0, 0.0, 3.0)), end)

@@ -280,8 +280,10 @@ def test_a_local_folder_is_hashed_once_until_a_file_is_touched(tmp_path: Path) -
     card, folder = local(tmp_path)
     store = ModelStore(tmp_path / "cache", tmp_path / "models")
     assert store.folder_of(card) is None
+    assert store.on_disk() == ()
     assert store.fetch(card) == folder
     assert store.folder_of(card) == folder
+    assert store.on_disk() == (card.revision[:16],)
     weights = folder / "model.safetensors"
     weights.write_bytes(b"WEIGHTS")
     os.utime(weights, ns=(1, 1))

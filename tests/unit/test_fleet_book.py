@@ -212,3 +212,31 @@ def test_an_end_that_is_overdue_says_nothing_any_more(world: World) -> None:
     world.book.refresh([], {}, world.now)
     assert table.seat_at[row] == float("inf")
     assert table.idle_at[row] == 1050.0
+
+
+def test_what_is_on_disk_is_told_by_the_beginnings_of_revisions(world: World) -> None:
+    channel = world.come("node_1")
+    one, two = "0123456789abcdef-one", "fedcba9876543210-two"
+    table = world.book.table
+    _ = world.look()
+    # One that says nothing has all, as far as anybody knows.
+    assert bool(table.has_model(one)[world.row("node_1")])
+    channel.take(beat().model_copy(update={"on_disk": ("0123456789abcdef", "aaaaaaaaaaaaaaaa")}))
+    assert world.look() == ["node_1"]
+    row = world.row("node_1")
+    assert (bool(table.has_model(one)[row]), bool(table.has_model(two)[row])) == (True, False)
+    # What is left out is as before.
+    channel.take(beat())
+    world.book.mark("node_1")
+    _ = world.look()
+    assert not table.has_model(two)[world.row("node_1")]
+
+
+def test_an_owners_habits_reach_the_table(world: World) -> None:
+    channel = world.come("node_1")
+    _ = world.look()
+    assert not world.book.table.has_curves
+    channel.take(beat().model_copy(update={"survival": (0.5,) * 168}))
+    assert world.look() == ["node_1"]
+    assert world.book.table.has_curves
+    assert world.book.table.curves[:, world.row("node_1")].any()

@@ -145,6 +145,26 @@ def test_enrols_runs_an_offer_and_leaves_nothing_behind(tmp_path: Path) -> None:
     run(work())
 
 
+def test_heartbeats_say_once_what_is_on_the_disk(tmp_path: Path) -> None:
+    def is_beat(message: wire.ToCoordinator) -> bool:
+        return isinstance(message, wire.Heartbeat)
+
+    async def work() -> None:
+        async with node(tmp_path / "home") as attic:
+            await attic.double.wait_connected(1)
+            first = (await attic.double.until(is_beat))[-1]
+            again = (await attic.double.until(is_beat))[-1]
+            assert isinstance(first, wire.Heartbeat)
+            assert isinstance(again, wire.Heartbeat)
+            assert CARD.revision[: wire.REVISION_DIGITS] in (first.on_disk or ())
+            assert again.on_disk is None
+            assert (first.disk_free_bytes or 0) > 0
+            # One that has just joined knows nothing of its owner's habits.
+            assert first.survival is None
+
+    run(work())
+
+
 def test_a_drain_hands_a_running_attempt_back(tmp_path: Path) -> None:
     async def work() -> None:
         async with node(tmp_path / "home") as attic:

@@ -54,6 +54,12 @@ def test_a_base_install_says_what_to_install() -> None:
     assert "mlx missing" in done.stderr
 
 
+def test_habits_are_told_or_kept_and_nothing_else(tmp_path: Path) -> None:
+    done = mlx_node("join", "https://network.example.org", "--habits", "sold", "--no-run", home=tmp_path)
+    assert done.returncode == 1
+    assert "--habits sold: say told or kept" in done.stderr
+
+
 def test_status_and_run_before_joining(tmp_path: Path) -> None:
     assert mlx_node("status", "--json", home=tmp_path).returncode == 1
     done = mlx_node("run", home=tmp_path)
