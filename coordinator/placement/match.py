@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from coordinator.placement import survival
 from coordinator.placement.fleet import VACANT, Fleet, tie_of
-from coordinator.placement.gates import ABLE, Floats, Look, look_at
+from coordinator.placement.gates import ABLE, Floats, Look, fail, look_at
 from coordinator.placement.reject import CODES, PASSING_REASONS, REASONS, RejectReason
 from coordinator.placement.slots import NOBODY
 from coordinator.placement.types import (
@@ -100,19 +100,22 @@ def decide(
 ) -> Decision:
     """The same on a fleet that is kept. `now_seconds` is on the clock that the fleet was told."""
     look = look_at(job, fleet)
-    able = np.flatnonzero(look.code == ABLE)
-    if not len(able):
+    is_able = look.code == ABLE
+    if not is_able.any():
         return _not_placed(look, now_seconds)
-    cost, staying = _weighed(look, able, policy, outlook)
+    scale = _Scale(policy, _kept_bytes(look, outlook), outlook.week_seconds, _horizon(look, is_able, policy))
+    near = _near(look, is_able, scale, now_seconds)
+    cost, staying, before = _weighed(look, near, scale)
     best = float(cost.min())
     if not job.is_overdue and _soonest(look, now_seconds)[1] * policy.hold_factor < best:
-        look.code[able] = CODES["better_soon"]
+        fail(look, is_able, "better_soon")
         return _not_placed(look, now_seconds)
-    limit = _limits(look, able, policy, best, now_seconds)
+    limit = _limits(look, near, policy, best, now_seconds)
     in_band = np.flatnonzero(cost <= limit)
-    chosen = in_band[_first(look, able[in_band], cost[in_band], policy, now_seconds)]
-    _tell_the_rest(look, able, cost, staying, limit)
-    row = int(able[chosen])
+    chosen = in_band[_first(look, near[in_band], cost[in_band], policy, now_seconds)]
+    fail(look, is_able, "slower")
+    _tell_the_rest(look, near, (cost, staying, before), limit)
+    row = int(near[chosen])
     look.code[row] = ABLE
     return Decision(choice_at(look, row), row, int(look.seat[row]), look.code, look.total)
 
@@ -120,40 +123,72 @@ def decide(
 # -- weighing --------------------------------------------------------------------------------------
 
 
-def _weighed(look: Look, able: NDArray[np.intp], policy: Policy, outlook: Outlook) -> tuple[Floats, Floats]:
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """What a decision weighs all hosts with: bytes kept for others, and for owners' habits the
+    moment and how many seconds ahead are looked at."""
+
+    policy: Policy
+    kept: int | None
+    week_seconds: float | None
+    ahead_seconds: float
+
+
+def _horizon(look: Look, is_able: NDArray[np.bool_], policy: Policy) -> float:
+    return float(np.where(is_able, look.total, np.inf).min()) * policy.band
+
+
+def _near(look: Look, is_able: NDArray[np.bool_], scale: _Scale, now: float) -> NDArray[np.intp]:
+    """Rows of the able hosts that could be chosen: weighing adds to a cost, and only own Macs become
+    cheaper by it, so that whoever is beyond the limit before it stays beyond."""
+    if look.job.own == "prefer":
+        return np.flatnonzero(is_able)
+    plain = np.where(is_able, look.cost, np.inf)
+    least = np.array([plain.argmin()])
+    # The choice costs no more than this host does; the hungriest reaches furthest.
+    most = float(_weighed(look, least, scale)[0][0])
+    fed_at = look.fleet.fed_at[: len(plain)]
+    hungriest = np.array([fed_at.argmin()])
+    reach = max(
+        float(_limits(look, least, scale.policy, most, now)[0]),
+        float(_limits(look, hungriest, scale.policy, most, now)[0]),
+    )
+    near = np.flatnonzero(plain <= reach)
+    return near[plain[near] <= _limits(look, near, scale.policy, most, now)]
+
+
+def _weighed(look: Look, able: NDArray[np.intp], scale: _Scale) -> tuple[Floats, Floats, Floats]:
     """Seconds by able host, with what others lose, the owner's return, and memory kept for others;
-    and the same before memory is kept and own Macs are preferred."""
-    cost = look.cost[able]
-    fleet = look.fleet
+    the same before memory is kept and own Macs are preferred; and before the owner's return too."""
+    cost, total = look.cost[able], look.total[able]
+    fleet, policy = look.fleet, scale.policy
     if not look.job.is_overdue:
-        cost = cost + (policy.beside_factor - 1) * (cost - look.total[able])
+        cost = cost + (policy.beside_factor - 1) * (cost - total)
         goes = (look.seat[able] == NOBODY) & (fleet.first_slot[able] != NOBODY)
         cost += np.where(goes, policy.switch_factor * look.load[look.classes[able]], 0.0)
-        look.cost[able] = cost
-    if outlook.week_seconds is not None and fleet.has_curves:
-        total = look.total[able]
+    before = staying = cost
+    if scale.week_seconds is not None and fleet.has_curves:
         rates = survival.return_rates(
-            fleet.curves[:, : fleet.rows], outlook.week_seconds, float(total.min()) * policy.band
-        )[able]
+            fleet.curves[:, : fleet.rows], scale.week_seconds, scale.ahead_seconds, rows=able
+        )
         again = policy.leave_seconds + look.prompt[look.classes[able]]
         returns = 1 - np.exp(-rates * total)
-        cost = cost * (1 + policy.leave_factor * returns) + returns * again
-    staying = cost
+        staying = cost * (1 + policy.leave_factor * returns) + returns * again
+    cost = staying
     if look.job.is_overdue:
-        return cost, staying
-    kept = _kept_bytes(look, outlook)
-    if kept is not None:
-        cost = np.where(fleet.room[able] >= kept, cost * policy.keep_factor, cost)
+        return cost, staying, before
+    if scale.kept is not None:
+        cost = np.where(fleet.room[able] >= scale.kept, cost * policy.keep_factor, cost)
     if look.job.own == "prefer":
         mine = fleet.owner[able] == fleet.owner_number(look.job.submitter_id)
         cost = np.where(mine, cost / policy.own_factor, cost)
-    return cost, staying
+    return cost, staying, before
 
 
 def _kept_bytes(look: Look, outlook: Outlook) -> int | None:
     """Hosts with so much room are kept back: jobs that need it are about, and few could take them."""
     larger = sorted(need for need in outlook.big_needs if need > look.needed)
-    if not larger:
+    if not larger or look.job.is_overdue:
         return None
     rows = len(look.code)
     is_open = look.fleet.code[:rows] == ABLE
@@ -222,12 +257,15 @@ def _first(look: Look, rows: NDArray[np.intp], cost: Floats, policy: Policy, now
 # -- telling ---------------------------------------------------------------------------------------
 
 
-def _tell_the_rest(look: Look, able: NDArray[np.intp], cost: Floats, staying: Floats, limit: Floats) -> None:
+def _tell_the_rest(
+    look: Look, able: NDArray[np.intp], weighed: tuple[Floats, Floats, Floats], limit: Floats
+) -> None:
     """Why the able hosts that were not chosen were not."""
+    cost, staying, before = weighed
     is_out = cost > limit
     code = np.full(len(able), CODES["less_owed"], dtype=np.uint8)
     code[is_out] = CODES["slower"]
-    code[is_out & (look.cost[able] <= limit)] = CODES["leaves_soon"]
+    code[is_out & (before <= limit)] = CODES["leaves_soon"]
     code[is_out & (staying <= limit)] = CODES["kept_for_big"]
     look.code[able] = code
 

@@ -46,18 +46,26 @@ def packed(chances: Sequence[float]) -> NDArray[np.uint8]:
     return (levels[0::2] | (levels[1::2] << 4)).astype(np.uint8)
 
 
-def return_rates(curves: NDArray[np.uint8], week_seconds: float, ahead_seconds: float) -> NDArray[np.float64]:
+def return_rates(
+    curves: NDArray[np.uint8],
+    week_seconds: float,
+    ahead_seconds: float,
+    *,
+    rows: NDArray[np.intp] | None = None,
+) -> NDArray[np.float64]:
     """Mean returns a second of each host's owner over the time ahead.
 
-    `curves` has 84 rows and a column a host. At most the next 24 hours are looked at.
+    `curves` has 84 rows and a column a host; `rows` are the hosts that are asked for, None: all.
+    At most the next 24 hours are looked at.
     """
     ahead = min(max(ahead_seconds, 1.0), HORIZON_HOURS * HOUR_SECONDS)
-    found = np.zeros(curves.shape[1])
+    found = np.zeros(curves.shape[1] if rows is None else len(rows))
     at, end = week_seconds, week_seconds + ahead
     while at < end:
         hour = int(at // HOUR_SECONDS)
         until = min((hour + 1) * HOUR_SECONDS, end)
         pair = curves[hour % HOURS // 2]
+        pair = pair if rows is None else pair[rows]
         levels = pair >> 4 if hour % 2 else pair & 15
         found += (until - at) / ahead * RATES[levels]
         at = until
