@@ -37,16 +37,16 @@ from coordinator.jobs.stream import Ending, JobStream
 from coordinator.jobs.wishes import with_wishes
 from coordinator.live import LiveJob, LiveJobs
 from coordinator.mac_key import MacKey
+from coordinator.nodes.away import away_hosts
 from coordinator.nodes.channel import Channel, Fleet
 from coordinator.nodes.enrolment_limit import EnrolmentLimit
 from coordinator.nodes.nonces import Nonces
-from coordinator.nodes.service import may_come_back
 from coordinator.nodes.tallies import Tallies
 from coordinator.openai import prompt
 from coordinator.openai.request import GenerationRequest
 from coordinator.openai.results import whole_result
-from coordinator.placement.match import plan_slot
-from coordinator.placement.types import JobFacts, NotPlaced
+from coordinator.placement.match import match, plan_slot
+from coordinator.placement.types import JobFacts, NotPlaced, Placed
 from coordinator.policy.demand import DemandGauge
 from coordinator.policy.rate_cards import ensure_first_card
 from coordinator.policy.records import log_cards
@@ -330,8 +330,8 @@ class Runtime:
     def refuse_hopeless(self, account_id: str, card: ModelCard, work: Work) -> None:
         """Raise 422 at once if no host could ever take the job.
 
-        With no host connected at all the job waits, and also if a Mac that was here lately lends
-        enough: they may be about to come. Blocking.
+        With no host connected at all the job waits, and also if a Mac that was here lately could
+        run it: they may be about to come. Blocking.
         """
         job = JobFacts(
             job_id="",
@@ -346,8 +346,9 @@ class Runtime:
             return
         with self.database.read() as session:
             since_us = self.database.now_us(session) - int(self.settings.queue_seconds_max * 1e6)
-            if may_come_back(session, least_bytes=verdict.needed_bytes, since_us=since_us):
-                return
+            away = away_hosts(session, least_bytes=verdict.needed_bytes, since_us=since_us)
+        if isinstance(found := match(job, away), Placed) or found.is_ever:
+            return
         if self._loop is not None:
             _ = self._loop.call_soon_threadsafe(self._count_refused, job)
         raise errors.job_unservable(unservable_text(job, verdict))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fastapi import APIRouter, Request
@@ -24,6 +24,7 @@ from coordinator.jobs.models import Job
 from coordinator.jobs.quotes import HEADER, Quote
 from coordinator.jobs.schemas import Work
 from coordinator.jobs.standing import stand
+from coordinator.jobs.wishes import Wishes, read_wishes, with_wishes
 from coordinator.openai import shapes
 from coordinator.openai.strict_json import Json
 from coordinator.placement.types import JobFacts, Placed
@@ -55,7 +56,8 @@ class _Priced:
 async def make_quote(request: Request) -> Response:
     """A price and a forecast for `{"kind", "request"}` as `/v1/jobs` takes it.
 
-    Whatever the request itself would be refused for, the quote is refused for.
+    Whatever the request itself would be refused for, the quote is refused for; headers that wish for
+    certain Macs count.
     """
     runtime = runtime_of(request)
     caller = await caller_of(request)
@@ -63,16 +65,18 @@ async def make_quote(request: Request) -> Response:
     if wait_seconds:
         raise errors.rate_limited(retry_after_seconds=math.ceil(wait_seconds), what="quotes in a minute")
     body = await read_body(request)
-    priced = await run_in_threadpool(_price, runtime, caller, body)
+    wishes = read_wishes(request.headers)
+    priced = await run_in_threadpool(_price, runtime, caller, body, wishes)
     return Response(
         shapes.dump(_price_json(runtime, priced) | await _forecast_json(runtime, caller, priced)),
         media_type="application/json",
     )
 
 
-def _price(runtime: Runtime, caller: Caller, body: bytes) -> _Priced:
+def _price(runtime: Runtime, caller: Caller, body: bytes, wishes: Wishes) -> _Priced:
     parse, inner = read_submission(body)
     card, _, work = runtime.prepare(parse(json.dumps(inner).encode()))
+    work = replace(work, wishes=wishes)
     runtime.refuse_hopeless(caller.account_id, card, work)
     with runtime.database.read() as session:
         now_us = runtime.database.now_us(session)
@@ -106,7 +110,10 @@ def _answers(session: Session, account_id: str, card_id: str) -> list[int]:
 def _price_json(runtime: Runtime, priced: _Priced) -> dict[str, Json]:
     card, work, quote = priced.card, priced.work, priced.quote
     rate, prompt_tokens = rate_of(card.price), len(work.prompt_ids)
+    bound = bound_umlx(rate, prompt_tokens, work.max_tokens)
     expected = charge_umlx(rate, prompt_tokens, 0, priced.expected_tokens)
+    if work.wishes.own == "only":
+        bound = expected = 0  # what one's own Macs make is free
     return {
         "id": runtime.quotes.id_of(quote),
         "object": "quote",
@@ -120,7 +127,7 @@ def _price_json(runtime: Runtime, priced: _Priced) -> dict[str, Json]:
         "max_tokens": work.max_tokens,
         "expected_output_tokens": priced.expected_tokens,
         "expected_from_jobs": priced.sample,
-        "bound_umlx": str(bound_umlx(rate, prompt_tokens, work.max_tokens)),
+        "bound_umlx": str(bound),
         "expected_umlx": str(expected),
         "price": {
             "input_umlx_per_million_tokens": str(rate.input_umlx_per_million),
@@ -142,7 +149,7 @@ async def _forecast_json(runtime: Runtime, caller: Caller, priced: _Priced) -> d
         answer_tokens_expected=priced.expected_tokens,
         submitter_id=caller.account_id,
     )
-    standing = await stand(runtime, job)
+    standing = await stand(runtime, with_wishes(job, priced.work.wishes))
     forecast = forecast_json(standing.forecast)
     if not isinstance(standing.choice, Placed):
         return {"forecast": forecast, "mac": None, "waiting": standing_json(standing)}

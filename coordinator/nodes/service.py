@@ -239,17 +239,6 @@ def revoke(session: Session, node_id: str) -> None:
         drop_idle_slots(session, node)
 
 
-def may_come_back(session: Session, *, least_bytes: int, since_us: int) -> bool:
-    """Whether a Mac that is away now and was here since then lends so much."""
-    away = select(Node.id).where(
-        Node.revoked_us.is_(None),
-        Node.state.in_(("offline", "asleep")),
-        Node.lent_bytes >= least_bytes,
-        Node.seen_us >= since_us,
-    )
-    return session.scalar(away.limit(1)) is not None
-
-
 def nodes_of(session: Session, account_id: str) -> Sequence[Node]:
     """The account's nodes, oldest first."""
     return session.scalars(

@@ -226,7 +226,8 @@ async def accept(
             quote=quote,
             charge_max_umlx=charge_max_umlx,
         )
-        runtime.refuse_hopeless(caller.account_id, card, work)
+        if not _is_repeated(runtime, submission):
+            runtime.refuse_hopeless(caller.account_id, card, work)
         submitted = _submit(runtime, submission)
         job = submitted.job
         if submitted.is_replay:
@@ -253,6 +254,14 @@ async def accept(
             "result_gone", f"{job.id}, made with this Idempotency-Key, ended and is no longer kept."
         )
     return Accepted(request, card, job, live, is_replay)
+
+
+def _is_repeated(runtime: Runtime, submission: jobs.Submission) -> bool:
+    """Whether the same key made a job before: that one is answered, whatever Macs there are now."""
+    if submission.idempotency_key is None:
+        return False
+    with runtime.database.read() as session:
+        return jobs.find_replay(session, submission) is not None
 
 
 def _submit(runtime: Runtime, submission: jobs.Submission) -> jobs.Submitted:

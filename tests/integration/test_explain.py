@@ -248,6 +248,23 @@ async def test_a_quote_holds_for_the_request_that_names_it(
     assert (queued.status_code, queued.json()["bound_umlx"]) == (202, quote["bound_umlx"])
 
 
+async def test_a_quote_follows_the_wishes_of_its_request(
+    coordinator: Coordinator, node: ScriptedNode, new_node: NewNode, sam: httpx2.AsyncClient
+) -> None:
+    await wait_until(lambda: coordinator.runtime.dispatcher.book.table.count, "the table of Macs")
+    only_own = {"x-mlxnet-own": "only"}
+    refused = await sam.post("/v1/quotes", json=asked(completion()), headers=only_own)
+    assert error_of(refused) == (422, "job_unservable", "model")
+    assert "1 not_own (the submitter wants Macs of their own; allow others' Macs)" in refused.text
+    found = await coordinator.client("Ada").post("/v1/quotes", json=asked(completion()), headers=only_own)
+    assert (found.json()["bound_umlx"], found.json()["expected_umlx"]) == ("0", "0")
+    fast = {"x-mlxnet-min-tokens-per-second": "10000"}
+    refused = await sam.post("/v1/completions", json=completion(), headers=fast)
+    assert error_of(refused) == (422, "job_unservable", "model")
+    odd = await sam.post("/v1/quotes", json=asked(completion()), headers={"x-mlxnet-own": "mine"})
+    assert error_of(odd) == (400, "invalid_value", "x-mlxnet-own")
+
+
 async def test_a_quote_that_is_altered_or_anothers_is_refused(
     coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
 ) -> None:
@@ -301,6 +318,20 @@ async def test_an_ended_quote_does_not_keep_a_repeated_request_from_its_job(
         await asyncio.sleep(1.1)
         again = await sam.post("/v1/jobs", json=asked(completion()), headers=headers)
         assert (again.status_code, again.json()["id"]) == (202, first.json()["id"])
+
+
+async def test_a_repeated_request_gets_its_job_when_the_macs_that_could_are_gone(
+    coordinator: Coordinator, new_node: NewNode, sam: httpx2.AsyncClient
+) -> None:
+    headers = {"Idempotency-Key": "k-1"}
+    first = await sam.post("/v1/jobs", json=asked(completion()), headers=headers)
+    small = await new_node(lent_bytes=1 << 20)
+    book = coordinator.runtime.dispatcher.book
+    await wait_until(lambda: book.row(small.node_id) is not None, "the table of Macs")
+    again = await sam.post("/v1/jobs", json=asked(completion()), headers=headers)
+    assert (again.status_code, again.json()["id"]) == (202, first.json()["id"])
+    other = await sam.post("/v1/jobs", json=asked(completion()))
+    assert error_of(other) == (422, "job_unservable", "model")
 
 
 async def test_a_quote_is_refused_for_what_its_request_would_be(

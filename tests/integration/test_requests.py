@@ -169,7 +169,7 @@ async def test_a_job_that_no_host_could_ever_take_is_refused_at_once(
     small = ScriptedNode(coordinator, "Ada", name="small", lent_bytes=1 << 20)
     await small.enrol()
     await small.connect()
-    await wait_until(lambda: coordinator.runtime.fleet.channels, "the Mac to be taken in")
+    await wait_until(lambda: coordinator.runtime.dispatcher.book.table.count, "the Mac to be known")
     for path, body in (
         ("/v1/completions", completion()),
         ("/v1/completions", completion(stream=True)),
@@ -193,8 +193,9 @@ async def test_a_job_waits_for_a_large_mac_that_was_here_lately(
     small = ScriptedNode(coordinator, "Ada", name="small", lent_bytes=1 << 20)
     await small.enrol()
     await small.connect()
-    await wait_until(lambda: coordinator.runtime.fleet.get(small.node_id), "the Mac to be taken in")
-    await wait_until(lambda: coordinator.runtime.fleet.get(node.node_id) is None, "the large Mac to go")
+    book = coordinator.runtime.dispatcher.book
+    await wait_until(lambda: book.row(small.node_id) is not None, "the small Mac to be known")
+    await wait_until(lambda: book.row(node.node_id) is None, "the large Mac to go")
     await wait_until(lambda: state_of(coordinator, node.node_id) == "offline", "that to be written")
     answer = await sam.post("/v1/jobs", json={"kind": "completions", "request": completion()})
     assert answer.status_code == 202
