@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -11,11 +13,16 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from coordinator.cli import app
+from coordinator.jobs.models import Job
 from coordinator.jobs.quotes import HEADER
 from coordinator.nodes.why import NONCE_HEADER
+from coordinator.policy.models import RateCardRow
+from ledger.ratecard import CARD
+from node_agent.cli import app as node_app
 from node_agent.identity import Identity
 from node_agent.protocol import messages as wire
 from node_agent.protocol.signing import why_statement
+from node_agent.settings import NodeConfig, save_config
 from node_agent.why_cli import WhyError, ask_why, why_lines
 from tests.fixtures.asking import chat, completion, wait_until
 from tests.fixtures.coordinator import RICH_UMLX, Coordinator, StartCoordinator, price_of
@@ -248,6 +255,26 @@ async def test_a_quote_holds_for_the_request_that_names_it(
     assert (queued.status_code, queued.json()["bound_umlx"]) == (202, quote["bound_umlx"])
 
 
+async def test_a_quote_keeps_its_rate_card_when_a_new_one_comes_into_force(
+    coordinator: Coordinator, sam: httpx2.AsyncClient
+) -> None:
+    quote = (await sam.post("/v1/quotes", json=asked(completion()))).json()
+    assert quote["rate_card"] == CARD.id
+    dearer = replace(CARD, version=CARD.version + 1, fees=replace(CARD.fees, fee_ppm=200_000))
+    with coordinator.database.write() as session:
+        row = RateCardRow(id=dearer.id, version=dearer.version, body=dearer.body, announced_us=0)
+        row.effective_us = coordinator.database.now_us(session)
+        session.add(row)
+    with_it = await sam.post("/v1/jobs", json=asked(completion()), headers={HEADER: quote["id"]})
+    without = await sam.post("/v1/jobs", json=asked(completion()))
+    with coordinator.database.read() as session:
+        jobs = [session.get_one(Job, answer.json()["id"]) for answer in (with_it, without)]
+        assert [(job.rate_card_id, job.fee_ppm) for job in jobs] == [
+            (CARD.id, CARD.fees.fee_ppm),
+            (dearer.id, 200_000),
+        ]
+
+
 async def test_a_quote_follows_the_wishes_of_its_request(
     coordinator: Coordinator, node: ScriptedNode, new_node: NewNode, sam: httpx2.AsyncClient
 ) -> None:
@@ -413,6 +440,27 @@ async def test_the_mac_itself_asks_with_its_key(
     stranger = ScriptedNode(coordinator, "Bo", name="stranger")
     with pytest.raises(WhyError, match="not enrolled here"):
         await asyncio.to_thread(ask, Identity(stranger.key))
+
+
+async def test_the_command_on_the_mac(
+    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient, tmp_path: Path
+) -> None:
+    await away(coordinator, node)
+    await looked_at(coordinator, await submitted(sam))
+    home = tmp_path / "node"
+    config = NodeConfig(coordinator=coordinator.url, node_id=node.node_id, name=node.name)
+    save_config(home, config)
+    (home / "node.key").write_bytes(node.key.private_bytes_raw())
+    (home / "node.key").chmod(0o600)
+    shown = await asyncio.to_thread(CliRunner().invoke, node_app, ["why", "--home", str(home)])
+    assert shown.exit_code == 0, shown.output
+    assert "seen in the last 24 hours" in shown.output
+    assert "1 x owner_present: its owner uses it" in shown.output
+    assert "to change: leave it idle for longer" in shown.output
+    found = await asyncio.to_thread(CliRunner().invoke, node_app, ["why", "--home", str(home), "--json"])
+    assert (json.loads(found.output)["seen"], json.loads(found.output)["taken"]) == (1, 0)
+    nowhere = await asyncio.to_thread(CliRunner().invoke, node_app, ["why", "--home", str(tmp_path / "none")])
+    assert nowhere.exit_code == 1
 
 
 async def test_a_wrong_proof_tells_nothing(coordinator: Coordinator, node: ScriptedNode) -> None:

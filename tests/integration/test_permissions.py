@@ -49,6 +49,7 @@ async def test_anothers_job_does_not_exist(
             ("POST", f"/v1/jobs/{job_id}/cancel"),
             ("GET", f"/v1/jobs/{job_id}/result"),
             ("GET", f"/v1/jobs/{job_id}/events"),
+            ("GET", f"/v1/jobs/{job_id}/explanation"),
         ):
             answer = await pat.request(method, path)
             assert error_of(answer) == (404, "job_not_found", None), (owner_state, path)
