@@ -108,8 +108,8 @@ class Texts:
         number = format_decimal(
             value, format="#,##0.##", locale=self.language.code, numbering_system=NUMBERING
         )
-        # The mark keeps the sign behind the number where text runs from right to left.
-        return f"\u200e{number}\u00d7" if unit == "x" else f"{number}\u00a0{unit}"
+        # The marks keep the sign behind the number where text runs from right to left.
+        return f"\u200e{number}\u00d7\u200e" if unit == "x" else f"{number}\u00a0{unit}"
 
     def money(self, value: float, currency: str) -> str:
         """An amount in a currency (ISO 4217), small ones with three digits that count."""

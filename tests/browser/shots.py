@@ -36,7 +36,8 @@ USUAL: Final[dict[str, Any]] = {
     "timezone_id": "Europe/Warsaw",
     "locale": "en-GB",
 }
-WEBP_QUALITY: Final = 45
+WEBP_QUALITY: Final = 32
+HEIGHT_MAX: Final = 5_000  # what lies below is more of the same
 FLAT: Final = ".controls button:last-child"
 TOTAL_BYTES_MAX: Final = 12_000_000
 
@@ -155,7 +156,9 @@ def settle(page: Page) -> None:
 def _write(shot: Shot, png: bytes) -> None:
     target = FOLDER / f"{shot.name}.webp"
     target.parent.mkdir(parents=True, exist_ok=True)
-    Image.open(io.BytesIO(png)).convert("RGB").save(target, "WEBP", quality=WEBP_QUALITY, method=6)
+    image = Image.open(io.BytesIO(png)).convert("RGB")
+    image = image.crop((0, 0, image.width, min(image.height, HEIGHT_MAX)))
+    image.save(target, "WEBP", quality=WEBP_QUALITY, method=6)
 
 
 def _take_links(browser: Browser, origin: str) -> None:

@@ -1,5 +1,5 @@
 // Messages, numbers and names in the page's language. Digits are pinned by the language's tag.
-import { FluentBundle, FluentResource, type FluentVariable } from "@fluent/bundle";
+import { FluentBundle, FluentNumber, FluentResource, type FluentVariable } from "@fluent/bundle";
 
 export interface Config {
   language: string;
@@ -18,7 +18,12 @@ bundle.addResource(new FluentResource(config.messages));
 
 export function text(key: string, values: Record<string, FluentVariable> = {}): string {
   const message = bundle.getMessage(key);
-  return message?.value ? bundle.formatPattern(message.value, values) : key;
+  // Grouped from the first thousand on, as the server does it.
+  const grouped = Object.entries(values).map(([name, value]) => [
+    name,
+    typeof value === "number" ? new FluentNumber(value, { useGrouping: true }) : value,
+  ]);
+  return message?.value ? bundle.formatPattern(message.value, Object.fromEntries(grouped)) : key;
 }
 
 const whole = new Intl.NumberFormat(config.language, { maximumFractionDigits: 0, useGrouping: true });

@@ -41,9 +41,9 @@ def test_no_claim_is_told_that_has_no_source() -> None:
 
 def test_quantities_keep_their_order_in_every_language() -> None:
     assert {language.code: texts_of(language.code).quantity(1.34, "x") for language in LANGUAGES} == {
-        "en": "\u200e1.34\u00d7",
-        "ar": "\u200e1.34\u00d7",
-        "pl": "\u200e1,34\u00d7",
-        "ur": "\u200e1.34\u00d7",
+        "en": "\u200e1.34\u00d7\u200e",
+        "ar": "\u200e1.34\u00d7\u200e",
+        "pl": "\u200e1,34\u00d7\u200e",
+        "ur": "\u200e1.34\u00d7\u200e",
     }
     assert texts_of("en").quantity(1080, "W") == "1,080\u00a0W"
