@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -18,6 +18,7 @@ from node_agent.sizing import memory
 from tests.benchmarks.placement.scenes import MACS, MODELS, hardware_of, model
 
 DECISIONS: Final = 300
+STOCK: Final = 100_000  # hosts that are drawn; a larger fleet has several of each
 CHANGES: Final = 5  # hosts that say something new between two decisions
 NAMES: Final = tuple(name for name, _ in MODELS)
 REGIONS: Final = ("eu", "us", "asia")
@@ -73,6 +74,13 @@ def some_host(random: Random, number: int) -> HostFacts:
     )
 
 
+def _another(host: HostFacts, random: Random, number: int) -> HostFacts:
+    slots = tuple(replace(slot, slot_id=f"slot_{random.getrandbits(128):032x}") for slot in host.slots)
+    return replace(
+        host, node_id=f"node_{random.getrandbits(256):064x}", owner_id=f"acct_{number // 2}", slots=slots
+    )
+
+
 def some_job(random: Random, number: int) -> JobFacts:
     """A job, one in three of them with wishes."""
     name = random.choices(NAMES, [weight for _, weight in MODELS])[0]
@@ -102,7 +110,10 @@ def measure(hosts: int, *, decisions: int = DECISIONS, seed: int = 1) -> Timing:
     random = Random(seed)
     began = time.perf_counter()
     fleet = Fleet(hosts)
-    rows = [fleet.put(some_host(random, number)) for number in range(hosts)]
+    stock = [some_host(random, number) for number in range(min(hosts, STOCK))]
+    rows = [
+        fleet.put(_another(stock[n % STOCK], random, n) if n >= STOCK else stock[n]) for n in range(hosts)
+    ]
     built = time.perf_counter() - began
     spare = [some_host(random, number) for number in range(CHANGES * 20)]
     wall, cpu, changing = np.empty(decisions), np.empty(decisions), 0.0
