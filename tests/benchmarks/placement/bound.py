@@ -1,13 +1,24 @@
 """Times that no online policy can beat, and what load a rate of jobs is. Pure arithmetic.
 
-The bound is a fluid linear programme over jobs, kinds of Mac and sizes of batch: job j on kind c in
-a batch of b takes at least `t[j, c, b]` seconds, its model loaded, on the fastest Mac of that kind,
-and uses at least `s[j, c, b]` seconds of such a Mac: its prompt, its share of each step, its own
-context. A job that sees several sizes is a mixture of them. A kind has `k[c]` seconds in all until
-the last job of the slowest policy is done. The least sum of t is bounded from below by its Lagrangian: for any
-prices p >= 0, sum over j of min over c of (t + p s) less p k. The prices are found by subgradient
-steps; whatever they are, the bound holds. Loads of models, owners' returns and the order of arrival
-are left out, which makes it lower than what any policy can reach.
+The bound is a fluid linear programme over jobs, kinds of Mac and sizes of batch. Why it holds:
+
+- While a job sits in a batch of b on a Mac of kind c, each of its tokens takes a step of b, so that
+  alone and uninterrupted it would be done in `t[j, c, b]` seconds: its prompt, and its answer at that
+  step with its own context. Loading, waiting, prompts of others and an owner's return only add.
+  A job that sees several sizes or Macs is a mixture of their t, each with the share of its work.
+- A step of b serves b tokens, so that the job takes at least `s[j, c, b]` seconds of that Mac away
+  from others: its prompt, its share of each step, its own context.
+- Macs of a kind are as fast as the fastest in a step of 5 %, rounded up, and have `k[c]` lent seconds
+  from the first counted job's arrival until the last one of the slowest policy is done. Jobs that are
+  not counted take none.
+
+So every policy's mean is a feasible value of: the least sum of t, the sum of s at most k. Its
+Lagrangian bounds it from below: for any prices p >= 0, the sum over j of the least over c and b of
+(t + p s), less p k. Prices are found by subgradient steps; whatever they are, the bound holds.
+
+What it leaves out makes it loose, and no policy can have it: one Mac holds one model at a time here
+and may hold all of them at once in the programme, models load in no time, work can be split between
+Macs, and nobody waits for a burst to pass.
 """
 
 from __future__ import annotations
