@@ -36,7 +36,7 @@ from coordinator.placement.match import POLICY, Decision, decide
 from coordinator.placement.queue import Entry, hold_for, release_holds, take
 from coordinator.placement.slots import NOBODY
 from coordinator.placement.types import JobFacts, NotPlaced, Outlook, Placed, SlotFacts
-from coordinator.queue_book import QueueBook
+from coordinator.queue_book import HOSTS_A_DECISION, QueueBook
 from coordinator.relay import Relay
 from coordinator.reservations import Reservation, Reservations
 from coordinator.residency import Residency
@@ -49,7 +49,9 @@ LOOK_SECONDS: Final = 1.0  # a lost wake-up costs at most this
 PAGE_JOBS: Final = 1000  # of the database's queue are read in one look
 TAKE_UP_MAX: Final = 200  # jobs of an earlier process are taken up in one look: each is decrypted
 GROUP_MAX: Final = 100  # seats reserved in one transaction
-HOSTS_A_TURN: Final = 200_000  # decided over before others on this loop have their turn: about 10 ms
+HOSTS_A_TURN: Final = 100_000  # decided over before others on this loop have their turn: about 10 ms
+LONG_QUEUE: Final = 500  # jobs; looks at a longer one are further apart
+PAUSE_SECONDS_A_JOB: Final = 1e-4  # some times what it takes to put one job in its place in the order
 NEEDS_MAX: Final = 1000  # waiting jobs that big memory is kept for
 GATHER_SECONDS_MAX: Final = 0.02  # a job waits so long for others that are just being queued
 PATIENCE_SHARE: Final = 0.5  # of the time that a submitter waits for a host is spent on a better one
@@ -145,7 +147,9 @@ class Dispatcher:
                         _ = await self._none_expected.wait()
             self._wake.clear()
             try:
-                await self._look()
+                waiting = await self._look()
+                if waiting > LONG_QUEUE:
+                    await asyncio.sleep(min(waiting * PAUSE_SECONDS_A_JOB, LOOK_SECONDS))
             except Exception:
                 log.exception("dispatch_failed")
                 await asyncio.sleep(LOOK_SECONDS)
@@ -169,7 +173,8 @@ class Dispatcher:
 
     # -- one look --------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def _look(self) -> int:
+        """Decide for what waits; how many jobs that were."""
         marked = self.book.take_marked(clock.monotonic())
         page = await self._catch_up(marked)
         for node_id in await self.residency.adopt(marked):
@@ -181,6 +186,7 @@ class Dispatcher:
             del self.last_look[job_id]
         if waiting and not self._is_stopped:
             await self._place(waiting)
+        return len(waiting)
 
     async def _catch_up(self, node_ids: Sequence[str]) -> list[str]:
         """Bring the table up to date; the queued jobs that this process does not carry yet."""
@@ -245,7 +251,7 @@ class Dispatcher:
         now, wall_us = clock.monotonic(), clock.wall_us()
         self.outlook = self._outlook_of(wall_us)
         part, is_first, is_last = self._queue.next_part(
-            [live.facts(now, wall_us) for live in waiting.values()],
+            [self.residency.expect(live.facts(now, wall_us)) for live in waiting.values()],
             self.shares.used.all(now_seconds=now),
             hosts=self.book.table.rows,
         )
@@ -270,7 +276,7 @@ class Dispatcher:
         """Decide one job after the other. `chosen` are those that are entered and not reserved."""
         hosts = 0
         for facts in part:
-            hosts += self.book.table.rows
+            hosts += self.book.table.rows + HOSTS_A_DECISION
             if hosts > HOSTS_A_TURN:
                 hosts = 0
                 await asyncio.sleep(0)
@@ -362,7 +368,7 @@ class Dispatcher:
         self.shares.charge(one.facts, now=clock.monotonic())
         # One that is ending was ended after this reservation, and its end ends the attempt too.
         if not one.live.is_ending:
-            self._offers.offer(one.live, one.choice, seat)
+            self._offers.offer(one, seat)
 
     async def _read_again(self, node_id: str) -> None:
         def read() -> dict[str, list[SlotFacts]]:

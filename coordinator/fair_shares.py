@@ -1,7 +1,7 @@
 """What each submitter used lately and what each node was given, so that turns are fair.
 
-Both are sums that halve in a day. A job is charged to its submitter when it is first placed, at
-its longest, and corrected when it ends, by what it came to. At the start of a process both are
+Both are sums that halve in a day. A job is charged to its submitter when it is first placed, as
+long as it is expected to be, and corrected when it ends, by what it came to. At the start of a process both are
 worked out from the jobs and attempts of the last days.
 """
 
@@ -35,7 +35,7 @@ class FairShares:
         self._charged: Final[dict[str, float]] = {}
 
     def charge(self, job: JobFacts, *, now: float) -> None:
-        """A job was placed: it counts at its longest, once, however often it is placed."""
+        """A job was placed: it counts as long as is expected, once, however often it is placed."""
         work = work_of_job(job)
         before = self._charged.get(job.job_id, 0.0)
         if work > before:

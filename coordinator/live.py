@@ -43,6 +43,7 @@ class LiveAttempt:
     is_proven: bool = True
     had_company: bool = False  # other attempts ran on the node, at some time, beside it
     ends_at: float | None = None  # monotonic; as forecast when it was offered
+    tokens_expected: int | None = None  # of its answer, when it was offered
     is_from_before: bool = False  # taken up from the database: its node has yet to come back
 
 
@@ -215,15 +216,17 @@ class LiveJob:
         return with_wishes(facts, self.work.wishes, has_begun=delivered > 0)
 
     def seconds_left(self, now: float, wall_us: int) -> float | None:
-        """Until its attempt has made the longest answer, at the pace of its tokens so far, or else
-        as it was forecast; None if neither tells."""
+        """Until its attempt has made the answer that is expected, at the pace of its tokens so far, or
+        else as it was forecast. None if neither tells, or if it has been expected to end before."""
         attempt = self.attempt
         if attempt is None:
             return None
         made = len(attempt.received)
         if attempt.first_token_us is not None and made >= PACE_TOKENS:
             pace = max(wall_us - attempt.first_token_us, 0) / 1e6 / made
-            return pace * (self.work.max_tokens - len(self.token_ids))
+            longest = made + self.work.max_tokens - len(self.token_ids)
+            expected = longest if attempt.tokens_expected is None else min(attempt.tokens_expected, longest)
+            return pace * (expected - made) if expected > made else None
         if attempt.ends_at is None or attempt.ends_at <= now:
             return None
         return attempt.ends_at - now

@@ -72,8 +72,9 @@ class Offers:
                 self._endings.requeue_unsent(one.live, one.choice.node_id)
             raise
 
-    def offer(self, live: LiveJob, choice: Placed, reservation: Reservation) -> None:
+    def offer(self, one: Chosen, reservation: Reservation) -> None:
         """Begin the attempt, send the offer, and see to its answer."""
+        live, choice = one.live, one.choice
         deadline = lease_seconds(
             self._settings,
             prefill_seconds=choice.forecast.prefill_seconds,
@@ -88,6 +89,7 @@ class Offers:
             deadline_seconds=deadline,
         )
         attempt.ends_at = attempt.begun_at + choice.forecast.total_seconds
+        attempt.tokens_expected = one.facts.answer_tokens
         if channel is None or not channel.send(self._relay.offer_of(live, attempt)):
             self._endings.drop_attempt(live, "lost", "node_left", is_fault=False)
             return

@@ -40,18 +40,23 @@ LATE_HOURS: Final = 6  # jobs of so many hours tell what will be asked
 REFUSED_SECONDS: Final = 1800.0  # a model that a Mac could not make ready is not asked of it for this long
 HOSTS_MAX: Final = 300  # idle Macs that one step plans for; the others have their turn after them
 DEMANDS_MAX: Final = 30
+DONE_LEAST: Final = 20  # answers that tell how long answers are
 ANSWER_TOKENS_UNKNOWN: Final = 200  # of a model whose jobs all wait still
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Jobs of one card: those of the last hour, those of the hours before, and a usual one of them."""
+    """Jobs of one card: those of the last hour, those of the hours before, and a usual one of them.
+
+    `answer_share` is how much of the longest answer that was allowed is made on average.
+    """
 
     card_id: str
     last_hour: int
     in_all: int
     prompt_tokens: int
     answer_tokens: int
+    answer_share: float | None
 
     @property
     def jobs_per_hour(self) -> float:
@@ -69,15 +74,24 @@ def read_asked(session: Session) -> list[Asked]:
             func.sum(case((Job.created_us > hour_us, 1), else_=0)),
             func.count(),
             func.avg(Job.prompt_tokens),
-            func.avg(case((Job.output_tokens > 0, Job.output_tokens))),
+            func.avg(case((Job.state == "done", Job.output_tokens))),
+            func.avg(case((Job.state == "done", Job.max_tokens))),
+            func.sum(case((Job.state == "done", 1), else_=0)),
         )
         .where(Job.id > first_id("job", since_us), Job.created_us > since_us)
         .group_by(Job.card_id)
         .order_by(Job.card_id)
     )
     return [
-        Asked(card_id, int(last_hour), in_all, round(prompt), round(answer or ANSWER_TOKENS_UNKNOWN))
-        for card_id, last_hour, in_all, prompt, answer in rows
+        Asked(
+            card_id=card_id,
+            last_hour=int(last_hour),
+            in_all=in_all,
+            prompt_tokens=round(prompt),
+            answer_tokens=round(answer or ANSWER_TOKENS_UNKNOWN),
+            answer_share=float(answer / longest) if done >= DONE_LEAST else None,
+        )
+        for card_id, last_hour, in_all, prompt, answer, longest, done in rows
     ]
 
 
@@ -109,23 +123,25 @@ class Residency:
         self._asked_of: Final[dict[str, tuple[float, str]]] = {}
         self._demands: Sequence[Demand] = ()
         self._supply: Mapping[str, float] = {}
+        self._answer_shares: Mapping[str, float] = {}
         self._next_host = ""
         self.steps = 0
 
     async def run(self) -> None:
         """A step now and then until cancelled."""
         while True:
-            await asyncio.sleep(self._settings.residency_seconds)
             try:
                 await self.step()
             except Exception:
                 log.exception("residency_failed")
+            await asyncio.sleep(self._settings.residency_seconds)
 
     async def step(self) -> list[Directive]:
         """Plan from what is now, and send what is to be held; what was sent."""
         asked = await run_in_threadpool(self._read)
         now = clock.monotonic()
         self._demands = self._demands_of(asked)
+        self._answer_shares = {one.card_id: one.answer_share for one in asked if one.answer_share is not None}
         idle, busy = self._hosts(now)
         chosen = self._turn(idle)
         self._supply = _supply([*busy, *(host for host in idle if host not in chosen)], self._demands)
@@ -144,6 +160,14 @@ class Residency:
             self._note(channel.node_id, directive.revision)
             return self._revisions[directive.revision]
         return None
+
+    def expect(self, job: JobFacts) -> JobFacts:
+        """The job with the length of answer that its time is forecast from: as much of the longest
+        as the model's jobs made lately. Without enough of them, as it is."""
+        share = self._answer_shares.get(job.card.id)
+        if share is None or job.answer_tokens_expected is not None:
+            return job
+        return replace(job, answer_tokens_expected=max(round(job.max_tokens * share), 1))
 
     # -- what is asked, and who could hold it ----------------------------------------------------
 

@@ -263,3 +263,26 @@ async def test_observers_see_every_decision_and_one_that_fails_stops_nothing(
         _ = await reading.whole()
     assert seen_by[-1] == (reading.job_id, node.node_id, 1)
     assert "a fault of this test" in coordinator.logs.getvalue()
+
+
+async def test_times_are_forecast_from_how_long_answers_were_lately(
+    start_coordinator: StartCoordinator, closing_clients: None
+) -> None:
+    coordinator = start_coordinator(residency_seconds=0.2)
+    node = await a_mac(coordinator, "Ada")
+    node.behaviour = always("ab")
+    residency = coordinator.runtime.dispatcher.residency
+    job = JobFacts(job_id="", card=coordinator.shelf.card, prompt_tokens=3, max_tokens=400)
+    job_ids = await submit(coordinator, "Sam", 19)
+    await wait_until(lambda: states(coordinator, job_ids)["done"] == 19, "all to be done")
+    steps = residency.steps
+    await wait_until(lambda: residency.steps >= steps + 2, "a step that has seen them")
+    assert residency.expect(job).answer_tokens == 400  # too few to tell
+    job_ids += await submit(coordinator, "Sam", 1)
+    await wait_until(lambda: residency.expect(job) != job, "the length of answers to be known")
+    # Two of eight tokens were made.
+    assert residency.expect(job).answer_tokens == 100
+    forecasts = [coordinator.runtime.dispatcher.judge(one) for one in (job, residency.expect(job))]
+    longest, usual = (found.forecast for found in forecasts if isinstance(found, Placed))
+    assert usual.decode_seconds == pytest.approx(longest.decode_seconds / 4, rel=0.05)
+    await close(node)

@@ -25,7 +25,8 @@ def job(number: int, *, submitter: str = "", waited: float = 0.0) -> JobFacts:
 
 
 def test_a_look_is_bounded_by_the_hosts_that_each_decision_looks_at() -> None:
-    assert part_of(0) == part_of(10) == PART_MAX
+    assert part_of(0) == PART_MAX
+    assert part_of(10) > 0.9 * PART_MAX
     assert part_of(10_000) * 10_000 <= 2_000_000
     assert part_of(10**9) == PART_MIN
 
