@@ -216,10 +216,10 @@ class Dispatcher:
         self, node_ids: Sequence[str], after: tuple[int, str]
     ) -> tuple[list[tuple[str, int]], dict[str, list[SlotFacts]]]:
         """The next queued jobs, each with when it came, and the slots of these nodes."""
+        if not self._are_shares_loaded:
+            self._are_shares_loaded = True
+            self._load_shares()
         with self._database.read() as session:
-            if not self._are_shares_loaded:
-                self.shares.load(session, self._cards, self.book.given, now=clock.monotonic())
-                self._are_shares_loaded = True
             jobs = session.execute(
                 select(Job.id, Job.created_us)
                 .where(Job.state == "queued", tuple_(Job.created_us, Job.id) > after)
@@ -227,6 +227,14 @@ class Dispatcher:
                 .limit(PAGE_JOBS)
             ).all()
             return [(row.id, row.created_us) for row in jobs], read_slots(session, node_ids)
+
+    def _load_shares(self) -> None:
+        try:
+            with self._database.read() as session:
+                self.shares.load(session, self._cards, self.book.given, now=clock.monotonic())
+        except Exception:
+            # Turns are fair from now on; to place nothing would be worse.
+            log.exception("shares_not_loaded")
 
     def _is_waiting(self, live: LiveJob) -> bool:
         """Whether the job is to be placed. One that is whole or too old is ended."""

@@ -25,7 +25,7 @@ from coordinator.nodes.channel import Fleet as Channels
 from coordinator.nodes.health_book import HealthBook
 from coordinator.nodes.models import Slot
 from coordinator.placement.fairness import HALF_LIFE_SECONDS, Decayed
-from coordinator.placement.fleet import APART, Fleet
+from coordinator.placement.fleet import APART, HELD, Fleet
 from coordinator.placement.types import HostFacts, SlotFacts
 from coordinator.settings import Settings
 from node_agent.protocol.messages import REVISION_DIGITS
@@ -186,6 +186,8 @@ class FleetBook:
         hungry = self._hunger(node_id, row, now)
         given = self._given(node_id, row, now)
         facts = self._facts(channel, slots, work, now, hungry=hungry, given=given)
+        if row is not None and table.flags[row] & HELD:
+            facts = replace(facts, is_held_for_older=True)  # for the rest of the round
         (self._silent.add if facts.is_suspect else self._silent.discard)(node_id)
         if row is None:
             row = self._rows[node_id] = table.put(facts, now_seconds=now)

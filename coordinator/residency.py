@@ -38,6 +38,7 @@ log = structlog.get_logger()
 
 LATE_HOURS: Final = 6  # jobs of so many hours tell what will be asked
 REFUSED_SECONDS: Final = 1800.0  # a model that a Mac could not make ready is not asked of it for this long
+DISK_SPARE_BYTES: Final = 16 << 30  # nobody's disk is filled further for jobs that may come
 HOSTS_MAX: Final = 300  # idle Macs that one step plans for; the others have their turn after them
 DEMANDS_MAX: Final = 30
 DONE_LEAST: Final = 20  # answers that tell how long answers are
@@ -230,7 +231,7 @@ class Residency:
             lent_bytes=channel.hardware.lent_bytes,
             loaded=frozenset(loaded),
             on_disk=frozenset(on_disk | loaded),
-            disk_free_bytes=1 << 62 if channel.disk_free_bytes is None else channel.disk_free_bytes,
+            disk_free_bytes=_room_on_disk(channel),
             network_bytes_per_second=self._settings.fetch_bytes_per_second,
             changed_seconds=now - max(asked_at, channel.changed_at),
             refused=frozenset(refused),
@@ -288,6 +289,13 @@ class Residency:
             return None
         evicted = tuple(table.slots.slot_id(slot) for slot in slots.values())
         return card, SlotPlan(found.bytes, found.width, found.tokens_max, evicted)
+
+
+def _room_on_disk(channel: Channel) -> int:
+    """What may be fetched in advance; a node that does not say how much it has will refuse."""
+    if channel.disk_free_bytes is None:
+        return 1 << 62
+    return max(channel.disk_free_bytes - DISK_SPARE_BYTES, 0)
 
 
 def _supply(hosts: Sequence[IdleHost], demands: Sequence[Demand]) -> dict[str, float]:

@@ -110,3 +110,24 @@ async def test_what_a_mac_could_not_make_ready_is_not_asked_of_it_again(
     await wait_until(lambda: coordinator.runtime.dispatcher.residency.steps >= steps + 5, "some more steps")
     assert not node.has(wire.Hold)
     await node.close()
+
+
+async def test_a_full_disk_is_not_filled_further_in_advance(
+    two_models: Coordinator, closing_clients: None
+) -> None:
+    coordinator, tiny = two_models, two_models.shelf.card
+    node = ScriptedNode(coordinator, "Ada", name="one")
+    await node.enrol()
+    await node.connect()
+    _ = await node.expect(wire.Hold)
+    beat = wire.Heartbeat(mode="ready", free_bytes=1 << 30, disk_free_bytes=1 << 30, on_disk=())
+    await node.send(beat)
+    node.behaviour = always("abc")
+    _ = await ask(coordinator.client("Sam")).whole()
+    residency = coordinator.runtime.dispatcher.residency
+    steps = residency.steps
+    await wait_until(lambda: residency.steps >= steps + 3, "some steps")
+    assert not node.has(wire.Hold)
+    await node.send(beat.model_copy(update={"on_disk": (tiny.revision[: wire.REVISION_DIGITS],)}))
+    assert (await node.expect(wire.Hold)).card.id == CARD_ID
+    await node.close()

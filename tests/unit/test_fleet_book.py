@@ -240,3 +240,16 @@ def test_an_owners_habits_reach_the_table(world: World) -> None:
     assert world.look() == ["node_1"]
     assert world.book.table.has_curves
     assert world.book.table.curves[:, world.row("node_1")].any()
+
+
+def test_a_host_that_is_held_stays_held_when_it_is_written_anew(world: World) -> None:
+    channel = world.come("node_1")
+    _ = world.look()
+    world.book.table.hold(world.row("node_1"), is_held=True)
+    channel.take(beat(free_bytes=GIB))
+    assert world.look() == ["node_1"]
+    assert world.code("node_1") == CODES["held_for_older"]
+    world.book.table.hold(world.row("node_1"), is_held=False)
+    world.book.mark("node_1")
+    _ = world.look()
+    assert world.code("node_1") == 0
