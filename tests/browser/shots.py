@@ -36,8 +36,9 @@ USUAL: Final[dict[str, Any]] = {
     "timezone_id": "Europe/Warsaw",
     "locale": "en-GB",
 }
-WEBP_QUALITY: Final = 32
-HEIGHT_MAX: Final = 5_000  # what lies below is more of the same
+WEBP_QUALITY: Final = 45
+WHOLE_QUALITY: Final = 18  # long pages of large letters stay readable
+HEIGHT_MAX: Final = 4_000  # what lies below is more of the same
 FLAT: Final = ".controls button:last-child"
 TOTAL_BYTES_MAX: Final = 12_000_000
 
@@ -66,6 +67,14 @@ def shots() -> Iterator[Shot]:
                     name = f"{page.slug or 'world'}/{language.code}-{theme}-{device}"
                     path = page.address(language)
                     yield Shot(name, path, {**options, "color_scheme": theme}, is_whole=is_whole)
+    for code, device, theme in (
+        ("en", "desktop", "light"),
+        ("ur", "desktop", "dark"),
+        ("ar", "phone", "light"),
+        ("pl", "phone", "dark"),
+    ):
+        options = DEVICES[device] | {"color_scheme": theme}
+        yield Shot(f"calculator/example-{code}", f"/{code}/calculator", options, click="a[href$='#result']")
     dark = DESKTOP | {"color_scheme": "dark"}
     for macs in (3, 12, 100_000):
         yield Shot(f"map/{macs}-globe", "/en/", dark, macs=macs, is_whole=False)
@@ -129,6 +138,7 @@ def take(browser: Browser, origin: str, shot: Shot) -> bytes:
             page.wait_for_timeout(900)
         if shot.click is not None:
             page.locator(shot.click).click()
+            page.wait_for_load_state()
             page.wait_for_timeout(200)
         if shot.is_whole:
             # A window as high as the page: a screenshot beyond the window would not be a phone's.
@@ -158,7 +168,8 @@ def _write(shot: Shot, png: bytes) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     image = Image.open(io.BytesIO(png)).convert("RGB")
     image = image.crop((0, 0, image.width, min(image.height, HEIGHT_MAX)))
-    image.save(target, "WEBP", quality=WEBP_QUALITY, method=6)
+    quality = WHOLE_QUALITY if shot.is_whole else WEBP_QUALITY
+    image.save(target, "WEBP", quality=quality, method=6)
 
 
 def _take_links(browser: Browser, origin: str) -> None:

@@ -15,7 +15,11 @@ from web_world.texts import texts_of
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
 
 SLUGS: Final = [page.slug for page in PAGES if page != WORLD_PAGE]
-PHONE: Final = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+PHONE: Final[dict[str, Any]] = {
+    "viewport": {"width": 390, "height": 844},
+    "is_mobile": True,
+    "has_touch": True,
+}
 
 
 @pytest.mark.parametrize("slug", SLUGS)
@@ -95,3 +99,16 @@ def test_a_phone_sends_the_link_to_the_mac_and_a_mac_is_not_asked(world: str, vi
     mac = visit()
     mac.page.goto(f"{world}/pl/about")
     assert not mac.page.locator("mlx-share").is_visible()
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_button_in_the_head_leads_a_phone_to_the_link_for_the_mac(
+    world: str, visit: NewVisit, code: str
+) -> None:
+    page = visit(**PHONE).go(f"{world}/{code}/")
+    page.get_by_role("link", name=texts_of(code).text("lend-button")).first.click()
+    page.wait_for_url(f"{world}/{code}/about#lend")
+    page.wait_for_timeout(300)
+    box = page.locator("mlx-share a").bounding_box()
+    assert box is not None
+    assert 0 <= box["y"] <= PHONE["viewport"]["height"] - box["height"]
