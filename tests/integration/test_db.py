@@ -190,3 +190,15 @@ def test_a_connection_that_was_just_used_is_not_asked_again(database: Database) 
     with database.write() as session:
         session.execute(text("SELECT 1"))
     assert asked == []
+
+
+def test_a_connection_in_use_when_the_database_closes_is_closed_when_given_back(database_url: str) -> None:
+    """A thread that a shutdown overtakes must leave no open connection behind."""
+    database = Database(make_engine(database_url))
+    with database.read() as session:
+        raw = session.connection().connection.dbapi_connection
+        database.close()
+        assert session.scalar(text("SELECT 1")) == 1
+    assert raw is not None
+    with pytest.raises(Exception, match="closed"):
+        _ = raw.cursor().execute("SELECT 1")

@@ -107,16 +107,16 @@ async def test_pay_that_is_no_share_and_gifts_are_told_apart(
     ]
 
 
-async def test_a_job_on_ones_own_mac_is_earned_and_spent(
+async def test_a_job_on_ones_own_mac_is_neither_earned_nor_spent(
     coordinator: Coordinator, new_node: NewNode, sam: httpx2.AsyncClient
 ) -> None:
     own = await new_node("Sam")
     await two_jobs(own, sam)
     earned, spent = [(await sam.get(f"/v1/{what}")).json() for what in ("earnings", "spending")]
-    assert (earned["total_umlx"], spent["total_umlx"]) == ("71", "79")
-    assert table(earned["by_node"]) == {own.node_id: "71"}
+    assert (earned["total_umlx"], spent["total_umlx"]) == ("0", "0")
+    assert earned["zeros"] == [{"reason": "own_mac", "count": 2}]
     entries = (await sam.get("/v1/statement")).json()["entries"]
-    assert [entry["amount_umlx"] for entry in entries] == ["10000000", "-6", "-2"]
+    assert [entry["amount_umlx"] for entry in entries] == ["10000000"]
 
 
 # -- spending ------------------------------------------------------------------------------------
