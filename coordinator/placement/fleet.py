@@ -100,6 +100,8 @@ class Fleet:
         self.has_several = False  # slots on one host
         self.curves: NDArray[np.uint8] = np.zeros((survival.CURVE_BYTES, 0), dtype=np.uint8)
         self._capacity = max(capacity, 1)
+        # By held row: the model, and how many older jobs of it the host is held for.
+        self.held_for: dict[int, tuple[str, int]] = {}
         self._vacant: list[int] = []
         self._owners: dict[str, int] = {}
         self._regions: dict[str, int] = {}

@@ -41,6 +41,7 @@ class Decision:
     """What was decided, row and slot of the host (-1: none), and by row the code of the reason.
 
     `total_seconds` by row is the job's forecast there, where the reason is none of the gates'.
+    `revision` is that of the job's model.
     """
 
     choice: Placed | NotPlaced
@@ -48,6 +49,7 @@ class Decision:
     slot: int
     codes: NDArray[np.uint8]
     total_seconds: Floats
+    revision: str = ""
 
     def reason(self, row: int) -> RejectReason | None:
         """Why the host of that row did not get the job; None for the one that did."""
@@ -117,7 +119,7 @@ def decide(
     _tell_the_rest(look, near, (cost, staying, before), limit)
     row = int(near[chosen])
     look.code[row] = ABLE
-    return Decision(choice_at(look, row), row, int(look.seat[row]), look.code, look.total)
+    return Decision(choice_at(look, row), row, int(look.seat[row]), look.code, look.total, look.revision)
 
 
 # -- weighing --------------------------------------------------------------------------------------
@@ -290,7 +292,7 @@ def _not_placed(look: Look, now: float) -> Decision:
         soonest_node_id=fleet.node_id(row) if row != NOBODY else None,
         soonest_seconds=seconds if row != NOBODY else None,
     )
-    return Decision(choice, NOBODY, NOBODY, look.code, look.total)
+    return Decision(choice, NOBODY, NOBODY, look.code, look.total, look.revision)
 
 
 def choice_at(look: Look, row: int) -> Placed:

@@ -1,7 +1,7 @@
 """Place a whole queue on the fleet, in fair order, each choice seen by the next.
 
-An overdue job that finds no host gets one *held*: no younger job goes there, so that what runs
-there ends and the overdue job starts, at the latest when the longest of them is done.
+An overdue job that finds no host gets one *held*: no job that is not overdue goes there, so that
+what runs there ends and the overdue job starts, at the latest when the longest of them is done.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coordinator.placement.fairness import OVERDUE_SECONDS, in_order
-from coordinator.placement.fleet import HELD, VACANT, Fleet
+from coordinator.placement.fleet import HELD, Fleet
 from coordinator.placement.match import OUTLOOK, POLICY, Decision, decide
 from coordinator.placement.reject import CODES
 from coordinator.placement.slots import NOBODY
@@ -81,22 +81,33 @@ def take(fleet: Fleet, decision: Decision, choice: Placed, job: JobFacts, *, now
 
 def release_holds(fleet: Fleet) -> None:
     """Hold no host any longer; the jobs that still need one hold it anew."""
+    fleet.held_for.clear()
     for row in np.flatnonzero(fleet.flags[: fleet.rows] & HELD):
         fleet.hold(int(row), is_held=False)
 
 
 def hold_for(fleet: Fleet, decision: Decision) -> int:
-    """Hold the busy host that will be free first; its row, or -1 if every one is held already.
+    """Hold a busy host for the job of that decision; its row, or -1 if there is none left.
 
-    Where ends are not known, the one with the fewest attempts: what runs there only becomes fewer.
+    One whose seats of the model are all taken goes before all others: there a single seat must
+    become free, and holding it costs nobody anything. Any other host does ever less until the last
+    of its attempts has ended, which all who wait pay for: it is held for as many jobs of a model as
+    it has seats. Among equals the one that is free first, or has the fewest attempts where that is
+    not known.
     """
-    codes = decision.codes
+    codes, is_held = decision.codes, (fleet.flags[: fleet.rows] & HELD) != 0
+    for row, (revision, jobs) in fleet.held_for.items():
+        if revision == decision.revision and jobs < fleet.width[row]:
+            is_held[row] = False
     busy = np.isin(codes, [CODES["slot_full"], CODES["memory_busy"], CODES["on_probation"]])
-    rows = np.flatnonzero(busy & (codes != VACANT) & ((fleet.flags[: fleet.rows] & HELD) == 0))
+    rows = np.flatnonzero(busy & ~is_held)
     if not len(rows):
         return NOBODY
-    order = np.lexsort((fleet.tie[rows], fleet.live[rows], fleet.idle_at[rows]))
-    row = int(rows[order[0]])
+    is_emptied = codes[rows] != CODES["slot_full"]
+    until = np.where(is_emptied, fleet.idle_at[rows], fleet.seat_at[rows])
+    row = int(rows[np.lexsort((fleet.tie[rows], fleet.live[rows], until, is_emptied))[0]])
+    revision, jobs = fleet.held_for.get(row, ("", 0))
+    fleet.held_for[row] = (decision.revision, jobs + 1 if revision == decision.revision else 1)
     fleet.hold(row, is_held=True)
     return row
 
