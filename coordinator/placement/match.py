@@ -109,7 +109,9 @@ def decide(
     near = _near(look, is_able, scale, now_seconds)
     cost, staying, before = _weighed(look, near, scale)
     best = float(cost.min())
-    if not job.is_overdue and _soonest(look, now_seconds)[1] * policy.hold_factor < best:
+    # Memory that is kept for others sends a job to another host, and does not make it wait.
+    plain = min(best, float(staying.min()))
+    if not job.is_overdue and _soonest(look, now_seconds)[1] * policy.hold_factor < plain:
         fail(look, is_able, "better_soon")
         return _not_placed(look, now_seconds)
     limit = _limits(look, near, policy, best, now_seconds)

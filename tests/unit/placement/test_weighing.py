@@ -86,3 +86,14 @@ def test_leaving_out_hosts_that_are_too_slow_changes_nothing(
     assert match(nobody, hosts, outlook=outlook) == match(
         replace(nobody, own="prefer"), hosts, outlook=outlook
     )
+
+
+def test_memory_that_is_kept_for_others_makes_no_job_wait() -> None:
+    """The idle Mac is worth keeping; the busy one is no better than it is."""
+    idle = make_host("idle", lent_gib=12, bandwidth_gb=100, slots=(slot_of(NAME),))
+    full = make_host("full", lent_gib=7, bandwidth_gb=100, slots=(slot_of(NAME, live=4),))
+    busy = replace(full, seat_free_seconds=1.0, idle_in_seconds=9.0)
+    kept = Outlook(big_needs=(11 << 30,))
+    found = match(job_of(500), [idle, busy], policy=Policy(keep_factor=10.0), outlook=kept)
+    assert isinstance(found, Placed)
+    assert found.node_id == "node_idle"
