@@ -19,6 +19,7 @@ from coordinator.placement.types import NotPlaced, Outlook, Placed, Policy
 from tests.benchmarks.placement.world import Task, World
 
 LOOKED_AT: Final = 40  # jobs of the queue that are decided on after each event
+NEEDS_MAX: Final = 64  # of jobs that wait, whose memory is kept free
 Rank = Callable[[Look, NDArray[np.intp], Random], NDArray[np.float64]]
 
 
@@ -29,10 +30,11 @@ class Ours:
     policy: Policy = field(default_factory=Policy)
     usage: Decayed = field(default_factory=Decayed)
     seconds: list[float] = field(default_factory=list[float])
+    needs: dict[str, int] = field(default_factory=dict[str, int])
 
     def place(self, world: World) -> None:
         """The queue in fair order, each choice seen by the next."""
-        fleet = world.fleet
+        fleet, outlook = world.fleet, self._outlook(world)
         facts = {name: world.facts(task) for name, task in world.queue.items()}
         release_holds(fleet)
         order = in_order(facts.values(), self.usage.all(now_seconds=world.now))
@@ -45,22 +47,26 @@ class Ours:
             looks += 1
             if looks > LOOKED_AT:
                 break
-            found = decide(
-                job,
-                fleet,
-                policy=self.policy,
-                outlook=Outlook(week_seconds=world.now % 604_800),
-                now_seconds=world.now,
-            )
+            found = decide(job, fleet, policy=self.policy, outlook=outlook, now_seconds=world.now)
             if isinstance(found.choice, Placed):
                 self.usage.add(job.submitter_id, work_of_job(job), now_seconds=world.now)
                 world.start(world.queue[job.job_id], found.choice, found.row, found.slot)
                 continue
+            if "better_soon" in found.choice.rejected:
+                _ = self.needs.pop(job.job_id, None)
+            else:
+                self.needs[job.job_id] = found.choice.needed_bytes
             if job.is_overdue:
                 _ = hold_for(fleet, found)
             self._claim(world, found, found.choice)
             if not found.choice.rejected.keys() & {"better_soon"}:
                 hopeless[job.revision] = job.tokens
+
+    def _outlook(self, world: World) -> Outlook:
+        """With the memory needed by jobs that found no host at their last look, not by choice."""
+        self.needs = {name: need for name, need in self.needs.items() if name in world.queue}
+        largest = sorted(self.needs.values(), reverse=True)[:NEEDS_MAX]
+        return Outlook(big_needs=tuple(largest), week_seconds=world.now % 604_800)
 
     @staticmethod
     def _claim(world: World, found: Decision, choice: NotPlaced) -> None:
