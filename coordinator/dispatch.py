@@ -339,7 +339,15 @@ class Dispatcher:
                 log.exception("observer_failed", job_id=entry.job.job_id)
 
     def _outlook_of(self, wall_us: int) -> Outlook:
-        needs = sorted((look.needed_bytes for look in self.last_look.values() if look.is_ever), reverse=True)
+        # Who waits by choice, for a better host that is busy, needs no memory kept.
+        needs = sorted(
+            (
+                look.needed_bytes
+                for look in self.last_look.values()
+                if look.is_ever and "better_soon" not in look.rejected
+            ),
+            reverse=True,
+        )
         week_seconds = (wall_us / 1e6 - MONDAY_SECONDS) % WEEK_SECONDS
         return Outlook(big_needs=tuple(needs[:NEEDS_MAX]), week_seconds=week_seconds)
 
