@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from coordinator import errors
@@ -31,6 +31,8 @@ from ledger.ratecard import RateCard
 from node_agent.protocol.cards import ModelCard
 
 LIST_MAX: Final = 100
+NOTHING_DONE: Final = ("expired", "no_host_available", 0)
+"""State, error and charge of a job that no Mac took."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,11 @@ class Submitted:
 
 
 def find_replay(session: Session, submission: Submission) -> Job | None:
-    """The job that the same key made before. Raises 409 if its request was another one."""
+    """The job that the same key made before. Raises 409 if its request was another one.
+
+    A job that no Mac took is none: it ended with nothing done, and trying again is what its
+    submitter was told to do.
+    """
     if submission.idempotency_key is None:
         return None
     job = session.scalars(
@@ -73,6 +79,8 @@ def find_replay(session: Session, submission: Submission) -> Job | None:
             Job.idempotency_key == submission.idempotency_key,
         )
     ).one_or_none()
+    if job is not None and (job.state, job.error_code, job.charge_umlx) == NOTHING_DONE:
+        return None
     if job is not None and (job.request_digest, job.payer) != (submission.request_digest, submission.payer):
         raise errors.idempotency_key_reused()
     return job
@@ -91,6 +99,8 @@ def submit(
     replay = find_replay(session, submission)
     if replay is not None:
         return Written(Submitted(replay, is_replay=True))
+    if submission.idempotency_key is not None:
+        _release_key(session, submission)
     account = session.get_one(Account, submission.account_id)
     under_way = session.scalar(
         select(func.count())
@@ -128,6 +138,22 @@ def submit(
         expires_us=now_us + int(settings.hold_seconds * 1e6),
     )
     return Written(Submitted(job, is_replay=False), (hold,))
+
+
+def _release_key(session: Session, submission: Submission) -> None:
+    """Take the key from a job that came to nothing, so that another may have it."""
+    state, error_code, charge_umlx = NOTHING_DONE
+    _ = session.execute(
+        update(Job)
+        .where(
+            Job.account_id == submission.account_id,
+            Job.idempotency_key == submission.idempotency_key,
+            Job.state == state,
+            Job.error_code == error_code,
+            Job.charge_umlx == charge_umlx,
+        )
+        .values(idempotency_key=None)
+    )
 
 
 def _rates(session: Session, submission: Submission, now_us: int) -> RateCard:

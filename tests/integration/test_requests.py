@@ -22,7 +22,7 @@ from tests.fixtures.coordinator import (
     StartCoordinator,
     price_of,
 )
-from tests.fixtures.scripted_node import ScriptedNode, always
+from tests.fixtures.scripted_node import NewNode, ScriptedNode, always
 from tests.integration.records import NOTHING, error_of, rows
 
 pytestmark = pytest.mark.anyio
@@ -242,6 +242,24 @@ async def test_the_same_key_and_body_is_the_same_job(
     assert rows(coordinator)["jobs"] == 1
     other = await sam.post("/v1/completions", json=completion("abd"), headers=headers)
     assert error_of(other) == (409, "idempotency_key_reused", None)
+    coordinator.check_books()
+
+
+async def test_a_job_that_no_mac_took_frees_its_key(
+    coordinator: Coordinator, new_node: NewNode, sam: httpx2.AsyncClient
+) -> None:
+    """Its submitter is told to try again, and tries with the same key."""
+    headers = {"Idempotency-Key": "k-1", "x-mlxnet-max-wait": "1"}
+    first = await sam.post("/v1/completions", json=completion(), headers=headers)
+    assert error_of(first)[:2] == (503, "no_host_available")
+    node = await new_node()
+    node.behaviour = always("once")
+    again = await sam.post("/v1/completions", json=completion(), headers=headers)
+    assert again.status_code == 200, again.text
+    assert again.headers["x-job-id"] != first.headers["x-job-id"]
+    third = await sam.post("/v1/completions", json=completion(), headers=headers)
+    assert third.headers["x-job-id"] == again.headers["x-job-id"]
+    assert coordinator.posted("Sam") == RICH_UMLX - price_of(3, 4)
     coordinator.check_books()
 
 
