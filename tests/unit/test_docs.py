@@ -191,7 +191,9 @@ def routes_of(routes: Iterable[Any]) -> set[tuple[str, str, str]]:
 
 def test_routes_are_those_of_the_application(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "api.md").read_text("utf-8")
-    documented = set(re.findall(r"^\| (GET|HEAD|POST|PUT|DELETE) \| `([^`]+)` \| (\w+) \|", text, re.MULTILINE))
+    documented = set(
+        re.findall(r"^\| (GET|HEAD|POST|PUT|DELETE) \| `([^`]+)` \| (\w+) \|", text, re.MULTILINE)
+    )
     app = build_app(Settings(home=tmp_path))
     try:
         assert documented == routes_of(app.routes)
