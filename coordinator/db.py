@@ -275,13 +275,6 @@ class Database:
         if engine.dialect.name == "postgresql":
             reading |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reader: Final = sessionmaker(engine.execution_options(**reading), expire_on_commit=False)
-        self._is_closed = False
-        event.listen(engine, "checkin", self._on_checkin)
-
-    def _on_checkin(self, connection: DBAPIConnection | None, _record: ConnectionPoolEntry) -> None:
-        # A pool that was disposed of takes back what was out, and then nobody would close it.
-        if self._is_closed and connection is not None:
-            connection.close()
 
     @contextmanager
     def write(self) -> Generator[Session]:
@@ -312,8 +305,16 @@ class Database:
 
     def close(self) -> None:
         """Close all connections: those that are in use when they are given back."""
-        self._is_closed = True
-        self.engine.dispose()
+        pool = self.engine.pool
+        self.engine.dispose()  # the engine has another pool now
+        # The old one takes back what was out, and then nobody would close it.
+        event.listen(pool, "checkin", _close_returned)
+        pool.dispose()
+
+
+def _close_returned(connection: DBAPIConnection | None, _record: ConnectionPoolEntry) -> None:
+    if connection is not None:
+        connection.close()
 
 
 def database_now_us(session: Session | Connection) -> int:

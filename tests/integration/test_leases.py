@@ -195,7 +195,7 @@ async def test_silence_makes_suspect_then_lost_and_is_nobodys_fault(
 
 
 async def test_a_suspect_mac_is_offered_nothing(start_coordinator: StartCoordinator) -> None:
-    coordinator = start_coordinator(node_suspect_seconds=0.5, max_wait_seconds=1.0)
+    coordinator = start_coordinator(node_suspect_seconds=0.5, max_wait_seconds=4.0)
     (node,) = await connected(coordinator, "Ada")
     await asyncio.sleep(0.8)
     async with coordinator.client("Sam") as sam, coordinator.client("Ada") as ada:

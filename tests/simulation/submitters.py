@@ -40,6 +40,10 @@ class Watch(Protocol):
         """A rule is broken."""
         ...
 
+    def came_to_nothing(self, job_id: str) -> bool:
+        """Whether no Mac took the job, which frees its key."""
+        ...
+
     def internal_error(self, error: Exception) -> None:
         """A handler raised what it must not."""
         ...
@@ -209,8 +213,9 @@ class Submitter:
         if self.spec.repeats and self.spec.has_key:
             asks.append(self._ask())
         _ = await asyncio.gather(*asks)
-        if self.spec.has_key and len(set(self.job_ids)) > 1:
-            self._watch.violate("idempotency", f"one key made {sorted(set(self.job_ids))}")
+        made = {job_id for job_id in self.job_ids if not self._watch.came_to_nothing(job_id)}
+        if self.spec.has_key and len(made) > 1:
+            self._watch.violate("idempotency", f"one key made {sorted(made)}")
 
     async def _ask(self) -> None:
         """Ask until there is an answer that no second try could better."""

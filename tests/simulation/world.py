@@ -28,6 +28,7 @@ from tests.simulation.submitters import Submitter
 
 QUIET_SECONDS_MAX: Final = 6000.0  # after all faults; the slowest Mac needs 180 s for one answer
 LOOK_SECONDS: Final = 5.0
+NOTHING_DONE: Final = ("expired", "no_host_available", 0)
 RESERVE_SECONDS_MAX: Final = 60.0
 LEASE_SECONDS_MAX: Final = 75.0  # a node is lost after 30 s; a dead connection may show after 40 s
 REPAIR_SECONDS: Final = 10.0
@@ -125,6 +126,11 @@ class World:
         if self._is_told and len(self.outcome.story) < STORY_MAX:
             seconds = self.loop.time() - START_SECONDS
             self.outcome.story.append(f"{seconds:9.3f}  {who:12} {_in_words(what)}")
+
+    def came_to_nothing(self, job_id: str) -> bool:
+        """Whether no Mac took the job, which frees its key."""
+        job = self.oracle.jobs.get(job_id)
+        return job is not None and (job.state, job.error_code, job.charge_umlx) == NOTHING_DONE
 
     def violate(self, rule: str, why: str) -> None:
         """A rule is broken: the world ends."""
