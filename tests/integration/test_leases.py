@@ -15,6 +15,7 @@ from sqlalchemy import update
 
 from coordinator import clock
 from coordinator.jobs.models import Job
+from coordinator.placement.types import JobFacts, NotPlaced
 from node_agent.protocol import messages as wire
 from tests.fixtures.asking import completion, wait_until
 from tests.fixtures.coordinator import RICH_UMLX, Coordinator, StartCoordinator, price_of
@@ -195,9 +196,16 @@ async def test_silence_makes_suspect_then_lost_and_is_nobodys_fault(
 
 
 async def test_a_suspect_mac_is_offered_nothing(start_coordinator: StartCoordinator) -> None:
-    coordinator = start_coordinator(node_suspect_seconds=0.5, max_wait_seconds=4.0)
+    coordinator = start_coordinator(node_suspect_seconds=0.5, max_wait_seconds=2.0)
     (node,) = await connected(coordinator, "Ada")
-    await asyncio.sleep(0.8)
+    job = JobFacts(job_id="", card=coordinator.shelf.card, prompt_tokens=1, max_tokens=1)
+
+    def is_suspect() -> bool:
+        # Silence is looked for once a second.
+        verdict = coordinator.runtime.dispatcher.judge(job)
+        return isinstance(verdict, NotPlaced) and "suspect" in verdict.rejected
+
+    await wait_until(is_suspect, "the Mac to be suspected")
     async with coordinator.client("Sam") as sam, coordinator.client("Ada") as ada:
         found = (await ada.get("/v1/nodes")).json()["data"][0]
         assert (found["state"], found["why"][:18]) == ("suspect", "nothing was heard ")
