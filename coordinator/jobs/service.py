@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from coordinator import errors
@@ -71,17 +71,24 @@ def find_replay(session: Session, submission: Submission) -> Job | None:
     A job that no Mac took is none: it ended with nothing done, and trying again is what its
     submitter was told to do.
     """
+    return _replay_of(_job_of_key(session, submission), submission)
+
+
+def _job_of_key(session: Session, submission: Submission) -> Job | None:
     if submission.idempotency_key is None:
         return None
-    job = session.scalars(
+    return session.scalars(
         select(Job).where(
             Job.account_id == submission.account_id,
             Job.idempotency_key == submission.idempotency_key,
         )
     ).one_or_none()
-    if job is not None and (job.state, job.error_code, job.charge_umlx) == NOTHING_DONE:
+
+
+def _replay_of(job: Job | None, submission: Submission) -> Job | None:
+    if job is None or (job.state, job.error_code, job.charge_umlx) == NOTHING_DONE:
         return None
-    if job is not None and (job.request_digest, job.payer) != (submission.request_digest, submission.payer):
+    if (job.request_digest, job.payer) != (submission.request_digest, submission.payer):
         raise errors.idempotency_key_reused()
     return job
 
@@ -96,11 +103,10 @@ def submit(
     409 for a reused key, 429 when the account has too many jobs under way; for a quote what
     `quotes.check_terms` raises; for public work what `commons.require_allowance` raises.
     """
-    replay = find_replay(session, submission)
+    earlier = _job_of_key(session, submission)
+    replay = _replay_of(earlier, submission)
     if replay is not None:
         return Written(Submitted(replay, is_replay=True))
-    if submission.idempotency_key is not None:
-        _release_key(session, submission)
     account = session.get_one(Account, submission.account_id)
     under_way = session.scalar(
         select(func.count())
@@ -123,6 +129,10 @@ def submit(
             session, account, job.bound_umlx, paid_busy_ppm=busy_ppm, card=rates, now_us=now_us
         )
     wrapped, ciphertext = payloads.seal(submission.work.to_bytes(), job_id=job.id, part="request")
+    if earlier is not None:
+        # It came to nothing: its key is the new job's.
+        earlier.idempotency_key = None
+        session.flush()
     session.add(job)
     session.flush()
     session.add(JobPayload(job_id=job.id, part="request", wrapped_key=wrapped, ciphertext=ciphertext))
@@ -138,22 +148,6 @@ def submit(
         expires_us=now_us + int(settings.hold_seconds * 1e6),
     )
     return Written(Submitted(job, is_replay=False), (hold,))
-
-
-def _release_key(session: Session, submission: Submission) -> None:
-    """Take the key from a job that came to nothing, so that another may have it."""
-    state, error_code, charge_umlx = NOTHING_DONE
-    _ = session.execute(
-        update(Job)
-        .where(
-            Job.account_id == submission.account_id,
-            Job.idempotency_key == submission.idempotency_key,
-            Job.state == state,
-            Job.error_code == error_code,
-            Job.charge_umlx == charge_umlx,
-        )
-        .values(idempotency_key=None)
-    )
 
 
 def _rates(session: Session, submission: Submission, now_us: int) -> RateCard:
