@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
-import secrets
 from pathlib import Path
 from typing import Final, final
 
-KEY_BYTES: Final = 32
+from coordinator.secret_file import read_or_make_key
 
 
 class MacKeyError(RuntimeError):
@@ -34,16 +32,9 @@ class MacKey:
         Raises `MacKeyError` if the file is there and holds something else.
         """
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            key = path.read_bytes()
-        else:
-            key = secrets.token_bytes(KEY_BYTES)
-            with os.fdopen(descriptor, "wb") as file:
-                _ = file.write(key)
-        if len(key) != KEY_BYTES:
-            raise MacKeyError(f"{path} must hold {KEY_BYTES} random bytes and holds {len(key)}")
-        return cls(key)
+            return cls(read_or_make_key(path))
+        except ValueError as error:
+            raise MacKeyError(str(error)) from None
 
     def mac(self, purpose: str, content: bytes) -> bytes:
         """32 bytes. `purpose` must not contain a zero character."""

@@ -6,7 +6,6 @@ reads nothing.
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 from typing import Final, Literal
@@ -14,9 +13,10 @@ from typing import Final, Literal
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from coordinator.secret_file import read_or_make_key
+
 Part = Literal["request", "prefix", "result"]
 _NONCE_BYTES: Final = 12
-_KEY_BYTES: Final = 32
 
 
 class PayloadError(RuntimeError):
@@ -36,18 +36,9 @@ class PayloadBox:
         Raises `PayloadError` if the file is there and holds something else.
         """
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            key = path.read_bytes()
-        else:
-            key = secrets.token_bytes(_KEY_BYTES)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(key)
-                file.flush()
-                os.fsync(file.fileno())
-        if len(key) != _KEY_BYTES:
-            raise PayloadError(f"{path} must hold {_KEY_BYTES} random bytes and holds {len(key)}")
-        return cls(key)
+            return cls(read_or_make_key(path))
+        except ValueError as error:
+            raise PayloadError(str(error)) from None
 
     def seal(self, content: bytes, *, job_id: str, part: Part) -> tuple[bytes, bytes]:
         """Return (wrapped key, ciphertext) for `content`."""
