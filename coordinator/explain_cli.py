@@ -4,40 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
 
-from coordinator.client import Client, ClientError, find_access
+from coordinator.policy_cli import AsJson, Key, Url, client_of
 from coordinator.statements_cli import mlx
 
-EXIT_FAILED: Final = 1
 GIB: Final = 1 << 30
 ANSWER_TOKENS: Final = 512  # as `mlx-network submit` asks for
 
 out = Console()
-err = Console(stderr=True)
-
-Url = Annotated[str | None, typer.Option("--url", help="The coordinator [MLXNET_URL].")]
-Key = Annotated[str | None, typer.Option("--api-key", help="Your API key [MLXNET_API_KEY].")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-@contextmanager
-def _client(url: str | None, api_key: str | None) -> Generator[Client]:
-    """A client for the block; what goes wrong is shown and ends the command."""
-    try:
-        client = Client(find_access(url, api_key))
-        try:
-            yield client
-        finally:
-            client.close()
-    except ClientError as error:
-        err.print(f"[red]error:[/red] {error}", highlight=False)
-        raise typer.Exit(EXIT_FAILED) from None
 
 
 def explain(
@@ -47,7 +25,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Say why a job waits and until when, or why it ran where it did."""
-    with _client(url, api_key) as client:
+    with client_of(url, api_key) as client:
         found = client.get(f"/v1/jobs/{job_id}/explanation")
     _show(found, explain_lines(found), as_json=as_json)
 
@@ -71,7 +49,7 @@ def quote(
         "messages": [*turns, {"role": "user", "content": text}],
         "max_tokens": max_tokens,
     }
-    with _client(url, api_key) as client:
+    with client_of(url, api_key) as client:
         found = client.post("/v1/quotes", {"kind": "chat.completions", "request": request})
     _show(found, quote_lines(found), as_json=as_json)
 

@@ -4,42 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 import typer
 from rich.console import Console
 
-from coordinator.client import Client, ClientError, find_access
+from coordinator.client import ClientError
+from coordinator.policy_cli import AsJson, Key, Url, client_of
 from coordinator.statements_cli import mlx
 
-EXIT_FAILED: Final = 1
 PPM_PER_PERCENT: Final = 10_000
 
 seats_app = typer.Typer()
 out = Console()
-err = Console(stderr=True)
 
-Url = Annotated[str | None, typer.Option("--url", help="The coordinator [MLXNET_URL].")]
-Key = Annotated[str | None, typer.Option("--api-key", help="Your API key [MLXNET_API_KEY].")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 NodeId = Annotated[str, typer.Argument(help="One of your Macs; see: mlx-network nodes list")]
-
-
-@contextmanager
-def _client(url: str | None, api_key: str | None) -> Generator[Client]:
-    """A client for the block; what goes wrong is shown and ends the command."""
-    try:
-        client = Client(find_access(url, api_key))
-        try:
-            yield client
-        finally:
-            client.close()
-    except ClientError as error:
-        err.print(f"[red]error:[/red] {error}", highlight=False)
-        raise typer.Exit(EXIT_FAILED) from None
 
 
 @seats_app.command()
@@ -72,7 +52,7 @@ def seat(
     }
     given = {name: value for name, value in wish.items() if value is not None}
     path = f"/v1/nodes/{node_id}/seat"
-    with _client(url, api_key) as client:
+    with client_of(url, api_key) as client:
         if given and seat is None:
             raise ClientError("say which seat the promise is for: --seat idle, dedicated or ultra")
         found = client.put(path, given) if given else client.get(path)
@@ -131,7 +111,7 @@ def upkeep(
 ) -> None:
     """Show or announce times in which a Mac is down: two hours a week count as kept."""
     path = f"/v1/nodes/{node_id}/upkeep"
-    with _client(url, api_key) as client:
+    with client_of(url, api_key) as client:
         if cancel is not None:
             _ = client.delete(f"{path}/{cancel}")
         elif minutes is not None:
