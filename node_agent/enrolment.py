@@ -72,7 +72,7 @@ def start(
             " and the network; behind a proxy set HTTPS_PROXY"
         ) from error
     if response.status_code != HTTP_CREATED:
-        raise EnrolmentError(f"{origin} refused the enrolment: {_reason(response)}")
+        raise EnrolmentError(f"{origin} refused the enrolment: {refusal_of(response)}")
     return _parse(Started, response, origin)
 
 
@@ -106,7 +106,7 @@ def wait(
 
 def _decided(origin: str, response: httpx2.Response) -> Outcome | None:
     if response.status_code != HTTP_OK:
-        raise EnrolmentError(f"{origin} does not know this enrolment: {_reason(response)}")
+        raise EnrolmentError(f"{origin} does not know this enrolment: {refusal_of(response)}")
     outcome = _parse(Outcome, response, origin)
     match outcome.state:
         case "pending":
@@ -129,7 +129,8 @@ def _parse(kind: type[T], response: httpx2.Response, origin: str) -> T:
         raise EnrolmentError(f"{origin} does not answer like an MLX Network coordinator") from None
 
 
-def _reason(response: httpx2.Response) -> str:
+def refusal_of(response: httpx2.Response) -> str:
+    """What the coordinator says is wrong, or else the status."""
     try:
         return str(response.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):

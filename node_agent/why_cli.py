@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import httpx2
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from node_agent.enrolment import refusal_of
 from node_agent.identity import Identity
 from node_agent.protocol.signing import why_statement
 
@@ -87,19 +88,11 @@ def ask_why(client: httpx2.Client, origin: str, identity: Identity) -> Why:
     except httpx2.HTTPError as error:
         raise WhyError(f"{origin} could not be reached ({type(error).__name__}). Try again") from error
     if response.status_code != HTTP_OK:
-        raise WhyError(f"{origin} does not tell: {_reason(response)}")
+        raise WhyError(f"{origin} does not tell: {refusal_of(response)}")
     try:
         return Why.model_validate_json(response.content)
     except ValidationError:
         raise WhyError(f"{origin} does not answer like an MLX Network coordinator") from None
-
-
-def _reason(response: httpx2.Response) -> str:
-    try:
-        body: Any = response.json()
-        return str(body["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"HTTP {response.status_code}"
 
 
 def why_lines(found: Why) -> list[str]:
