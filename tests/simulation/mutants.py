@@ -187,7 +187,7 @@ MUTANTS: Final = (
     Mutant(
         "idempotency key not looked up",
         "coordinator.jobs.service",
-        "    replay = find_replay(session, submission)\n    if replay is not None:",
+        "    replay = _replay_of(earlier, submission)\n    if replay is not None:",
         "    replay = None\n    if replay is not None:",
     ),
     Mutant(
