@@ -94,6 +94,7 @@ class Dispatcher:
             channels=fleet,
             jobs=relay.jobs,
             health=endings.health,
+            paces=endings.paces,
             revisions=[card.revision for card in cards],
         )
         self.residency = Residency(

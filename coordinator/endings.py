@@ -27,6 +27,7 @@ from coordinator.live import Fault, LiveAttempt, LiveJob
 from coordinator.nodes.channel import Fleet
 from coordinator.nodes.health import JOBS_OWN_FAULTS
 from coordinator.nodes.health_book import HealthBook
+from coordinator.nodes.pace_book import PaceBook
 from coordinator.settings import Settings
 from node_agent.protocol import messages as wire
 from node_agent.protocol.signing import tokens_digest
@@ -55,6 +56,8 @@ class Endings:
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self.health: Final = HealthBook(settings)
         self.health.on_change = self._store_health
+        self.paces: Final = PaceBook(fleet)
+        self.paces.on_change = self._store_pace
         self.wake_dispatch: Callable[[], None] = lambda: None
         # Called when an end is on record, with the node that an attempt of the job has left.
         self.on_left: Callable[[LiveJob, str | None], None] = lambda _live, _node_id: None
@@ -80,6 +83,7 @@ class Endings:
             return
         if not attempt.answered.done():
             attempt.answered.set_result("busy")
+        self.paces.left(live, attempt)
         now = clock.monotonic()
         error = self._count(live, attempt, state, reason, is_fault=is_fault)
         if not is_proven:
@@ -169,6 +173,8 @@ class Endings:
         submitter is charged; whoever cancels pays for what was relayed.
         """
         live.is_ending = True
+        if live.attempt is not None:
+            self.paces.left(live, live.attempt)
         if state == "done" and attempt_state == "done" and live.attempt is not None:
             self.health.note_success(live.attempt.device, begun_at=live.attempt.begun_at)
         if state == "done":
@@ -251,6 +257,13 @@ class Endings:
             return Written(None)
 
         self.have_written(write, what="health")
+
+    def _store_pace(self, device: str) -> None:
+        def write(session: Session) -> Written[None]:
+            self.paces.store(session, device)
+            return Written(None)
+
+        self.have_written(write, what="pace")
 
     def have_written(self, write: Write[None], *, what: str) -> None:
         """Have a small write committed some time soon, however often it takes."""

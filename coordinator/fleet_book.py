@@ -24,6 +24,7 @@ from coordinator.nodes.channel import Channel
 from coordinator.nodes.channel import Fleet as Channels
 from coordinator.nodes.health_book import HealthBook
 from coordinator.nodes.models import Slot
+from coordinator.nodes.pace_book import PaceBook
 from coordinator.placement.fairness import HALF_LIFE_SECONDS, Decayed
 from coordinator.placement.fleet import APART, HELD, Fleet
 from coordinator.placement.types import HostFacts, SlotFacts
@@ -85,6 +86,7 @@ class FleetBook:
         channels: Channels,
         jobs: LiveJobs,
         health: HealthBook,
+        paces: PaceBook,
         revisions: Collection[str] = (),
     ) -> None:
         """`revisions` are those of all cards that are served."""
@@ -94,6 +96,7 @@ class FleetBook:
         self._channels: Final = channels
         self._jobs: Final = jobs
         self._health: Final = health
+        self._paces: Final = paces
         self._revisions: Final = tuple(revisions)
         self._rows: Final[dict[str, int]] = {}
         self._marked: dict[str, None] = {}  # in the order in which they were marked
@@ -225,6 +228,7 @@ class FleetBook:
     ) -> HostFacts:
         known = [seconds for seconds in work.left if seconds is not None]
         is_all_known = bool(known) and len(known) == len(work.left)
+        pace = self._paces.of(channel.device)
         return HostFacts(
             node_id=channel.node_id,
             owner_id=channel.owner_id,
@@ -241,6 +245,8 @@ class FleetBook:
             on_disk=self._on_disk(channel),
             disk_free_bytes=channel.disk_free_bytes,
             network_bytes_per_second=self._settings.fetch_bytes_per_second,
+            decode_factor=pace.decode_factor,
+            prefill_factor=pace.prefill_factor,
             hungry_seconds=hungry,
             seat_free_seconds=min(known, default=None),
             idle_in_seconds=max(known) if is_all_known else None,

@@ -36,6 +36,7 @@ class LiveAttempt:
     received: list[int] = field(default_factory=list[int])
     begun_at: float = field(default_factory=clock.monotonic)
     last_progress_at: float = field(default_factory=clock.monotonic)
+    last_token_at: float = 0.0  # monotonic, once there was one
     progress: wire.Progress | None = None
     accepted_us: int | None = None
     first_token_us: int | None = None

@@ -87,6 +87,7 @@ class Offers:
             node_id=choice.node_id,
             device=channel.device if channel is not None else "",
             deadline_seconds=deadline,
+            is_loaded=choice.forecast.load_seconds == 0,
         )
         attempt.ends_at = attempt.begun_at + choice.forecast.total_seconds
         attempt.tokens_expected = one.facts.answer_tokens

@@ -66,9 +66,10 @@ async def recover(runtime: Runtime) -> None:
 
 
 def _take_stock(runtime: Runtime) -> list[_Running]:
-    """What runs on record, with no socket open; the health of all devices is read, too."""
+    """What runs on record, with no socket open; the health and paces of devices are read, too."""
     with runtime.database.write() as session:
         runtime.endings.health.load(session)
+        runtime.endings.paces.load(session)
         _ = session.execute(
             update(Node).where(Node.state.not_in(STAYING)).values(state="offline", state_reason=None)
         )

@@ -81,9 +81,17 @@ class Relay:
     # -- attempts --------------------------------------------------------------------------------
 
     def begin(
-        self, live: LiveJob, *, fence: int, node_id: str, device: str, deadline_seconds: float
+        self,
+        live: LiveJob,
+        *,
+        fence: int,
+        node_id: str,
+        device: str,
+        deadline_seconds: float,
+        is_loaded: bool = False,
     ) -> LiveAttempt:
-        """From now on frames of this fence from this node count."""
+        """From now on frames of this fence from this node count. `is_loaded`: it has the model in
+        memory, so that the time until a first token is that of reading the prompt."""
         live.waiting_since = None
         neighbours = [attempt for _, attempt in self.jobs.on_node(node_id)]
         for neighbour in neighbours:
@@ -96,6 +104,7 @@ class Relay:
             answered=asyncio.get_running_loop().create_future(),
             had_company=bool(neighbours),
         )
+        self._endings.paces.began(live, live.attempt, is_loaded=is_loaded)
         return live.attempt
 
     def take_up(
@@ -222,11 +231,12 @@ class Relay:
         except ValueError:
             self._refuse(live, attempt, "bad_chunk")
             return
-        attempt.last_progress_at = clock.monotonic()
+        attempt.last_progress_at = attempt.last_token_at = clock.monotonic()
         if attempt.first_token_us is None:
             attempt.first_token_us = clock.wall_us()
         taken = live.token_ids[before:]
         attempt.received.extend(taken)
+        self._endings.paces.arrived(live, attempt)
         self.tokens_relayed += len(taken)
         if finished is not None:
             self._endings.tell(
@@ -331,6 +341,7 @@ class Relay:
 
     def node_disconnected(self, channel: Channel, *, goodbye: wire.Goodbye | None) -> None:
         """A goodbye ends the node's attempts at once; a broken socket gets time to come back."""
+        self._endings.paces.interrupted(channel.node_id)
         for live, attempt in self.jobs.on_node(channel.node_id):
             if goodbye is not None:
                 reason = "asleep" if goodbye.reason == "sleep" else "node_left"

@@ -56,6 +56,16 @@ class Hour(_Part):
     rejected: dict[str, int]
 
 
+class Speed(_Part):
+    """How fast the Mac was seen to be: shares of the forecast of its kind, and from how much."""
+
+    decode_of_forecast: float
+    decode_timed: int
+    prefill_of_forecast: float
+    prefill_timed: int
+    change: str | None
+
+
 class Why(_Part):
     """The coordinator's answer."""
 
@@ -69,6 +79,7 @@ class Why(_Part):
     rejected: list[Reason]
     lend_more: list[LendMore]
     hours: list[Hour]
+    speed: Speed | None = None  # an older coordinator does not tell
 
 
 def ask_why(client: httpx2.Client, origin: str, identity: Identity) -> Why:
@@ -99,6 +110,7 @@ def why_lines(found: Why) -> list[str]:
     """The answer as text: the sum, each reason with what could be changed, then the hours."""
     lines = [f"{found.name}: {found.state}" + (f", {found.why}" if found.why else "")]
     since = _local(found.since_us)
+    lines += speed_lines(found.speed)
     lines.append(f"jobs seen in the last 24 hours, or since {since}: {found.seen}, taken: {found.taken}")
     for row in found.rejected:
         lines.append(f"  {row.jobs} x {row.reason}: {row.meaning}")
@@ -113,6 +125,19 @@ def why_lines(found: Why) -> list[str]:
     if not found.seen:
         lines.append("  no job came since then that any Mac was looked at for")
     return lines
+
+
+def speed_lines(speed: Speed | None) -> list[str]:
+    """How the Mac's answers and prompts compare with the forecast, as far as they were timed."""
+    if speed is None or not (speed.decode_timed or speed.prefill_timed):
+        return []
+    parts: list[str] = []
+    if speed.decode_timed:
+        parts.append(f"answers {speed.decode_of_forecast:.0%} (timed {speed.decode_timed} times)")
+    if speed.prefill_timed:
+        parts.append(f"prompts {speed.prefill_of_forecast:.0%} (timed {speed.prefill_timed} times)")
+    lines = [f"speed against the forecast for its kind: {', '.join(parts)}"]
+    return lines if speed.change is None else [*lines, f"  to change: {speed.change}"]
 
 
 def _local(at_us: int) -> str:

@@ -112,3 +112,19 @@ class DeviceHealth(Base):
     last_fault: Mapped[str] = mapped_column(String(40))
     last_fault_us: Mapped[int] = mapped_column(BigInteger)
     paused_until_us: Mapped[int] = mapped_column(BigInteger)
+
+
+class DevicePace(Base):
+    """How fast a Mac was seen to be, whatever node it goes by: speed over the forecast's, in ppm.
+
+    Medians of the last observations, and how many these were.
+    """
+
+    __tablename__ = "device_paces"
+
+    device: Mapped[str] = mapped_column(String(64), primary_key=True)
+    decode_median_ppm: Mapped[int] = mapped_column(Integer)
+    decode_seen: Mapped[int] = mapped_column(Integer)
+    prefill_median_ppm: Mapped[int] = mapped_column(Integer)
+    prefill_seen: Mapped[int] = mapped_column(Integer)
+    at_us: Mapped[int] = mapped_column(BigInteger)

@@ -18,6 +18,7 @@ from coordinator.http import audience, identify, runtime_of
 from coordinator.nodes import service
 from coordinator.nodes.models import Node
 from coordinator.nodes.nonces import Nonces
+from coordinator.nodes.pace_book import Pace
 from coordinator.nodes.places import AUTHORIZATION, SCHEME
 from coordinator.nodes.tallies import HOURS, LEND_STEPS_GIB, Tally
 from coordinator.nodes.views import state_of
@@ -65,6 +66,8 @@ OWNER_CHANGES: Final[dict[RejectReason, str | None]] = {
     "less_owed": None,
 }
 NOTHING: Final = "nothing: this is as it should be"
+SLOW: Final = 0.85  # the forecast itself is off by about 7 % in the median
+SPEED_UP: Final = "turn off low power mode, let it cool, close programs that keep its GPU busy"
 
 
 @router.get("/v1/nodes/{node_id}/why", openapi_extra=audience("account"))
@@ -122,6 +125,7 @@ def _respond(runtime: Runtime, node: Node) -> Response:
     view = why_json(
         runtime.tallies.of(node.id), since_us=runtime.tallies.since_us, lent_bytes=node.lent_bytes
     )
+    view["speed"] = speed_json(runtime.endings.paces.of(node.device))
     body: dict[str, Json] = {"id": node.id, "object": "node.why", "name": node.name, **found, **view}
     return Response(dump(body), media_type="application/json")
 
@@ -154,6 +158,21 @@ def why_json(hours: Sequence[Tally], *, since_us: int, lent_bytes: int) -> dict[
             }
             for hour in hours
         ],
+    }
+
+
+def speed_json(pace: Pace) -> dict[str, Json]:
+    """What the Mac is reckoned with, as a share of what is forecast of its kind, and from how much.
+
+    `change` is what its owner can do; None where there is nothing to do.
+    """
+    is_slow = min(pace.decode_factor, pace.prefill_factor) < SLOW
+    return {
+        "decode_of_forecast": round(pace.decode_factor, 2),
+        "decode_timed": pace.decode_seen,
+        "prefill_of_forecast": round(pace.prefill_factor, 2),
+        "prefill_timed": pace.prefill_seen,
+        "change": SPEED_UP if is_slow else None,
     }
 
 

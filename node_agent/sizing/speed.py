@@ -102,17 +102,18 @@ def decode_factor(
     measured_seconds: float,
     *,
     context_tokens: float = 0,
+    batch: int = 1,
     constants: SpeedConstants | None = None,
 ) -> float:
     """What a self-test says of a Mac: how fast it reads and reckons, against the forecast.
 
-    `measured_seconds` is one step of one sequence. Slow Macs (no fan, a power mode, a shared memory
+    `measured_seconds` is one step of `batch` sequences. Slow Macs (no fan, a power mode, a shared memory
     bus) are slow at memory; starting kernels takes the same time on them, so that a factor over the
     whole step would make small models too slow and large ones too fast.
     """
     found = constants or speed_constants()
     plain = replace(machine, decode_factor=1.0)
-    whole = step_seconds(work, plain, context_tokens=context_tokens, constants=found)
+    whole = step_seconds(work, plain, context_tokens=context_tokens, batch=batch, constants=found)
     starts = launch_seconds(work, plain, found.decode)
     left = max(measured_seconds - starts, FACTOR_LEAST * measured_seconds)
     return min(max((whole - starts) / left, FACTOR_LEAST), FACTOR_MOST)

@@ -9,17 +9,21 @@ from typing import Any
 
 import httpx2
 import pytest
+from sqlalchemy import select
 from typer.testing import CliRunner
 
+from coordinator.nodes.models import DevicePace
 from coordinator.nodes.why import NONCE_HEADER
+from coordinator.placement.learning import DECODED_TOKENS_MIN
 from node_agent.cli import app as node_app
 from node_agent.identity import Identity
+from node_agent.protocol import messages as wire
 from node_agent.protocol.signing import why_statement
 from node_agent.settings import NodeConfig, save_config
-from node_agent.why_cli import WhyError, ask_why, why_lines
+from node_agent.why_cli import Why, WhyError, ask_why, why_lines
 from tests.fixtures.asking import completion, wait_until
 from tests.fixtures.coordinator import Coordinator, StartCoordinator
-from tests.fixtures.scripted_node import NewNode, ScriptedNode, always
+from tests.fixtures.scripted_node import Behaviour, NewNode, ScriptedNode, always
 from tests.integration.asking_why import away, looked_at, submitted
 from tests.integration.records import error_of
 
@@ -70,6 +74,57 @@ async def test_a_refused_job_shows_how_much_more_memory_would_have_brought_it(
     found = await why_of(ada, small)
     assert (found["seen"], found["lend_more"]) == (1, [{"gib": 1, "jobs": 1}])
     assert "--lend-gib" in found["rejected"][0]["change"]
+
+
+def slowly(text: str, *, pause_seconds: float) -> Behaviour:
+    """Answer every offer with `text`, each of its tokens after a pause."""
+
+    async def behave(node: ScriptedNode, offer: wire.Offer) -> None:
+        await node.accept(offer)
+        for index, token_id in enumerate(node.coordinator.shelf.ids(text)):
+            await node.chunk(offer, index, [token_id])
+            await asyncio.sleep(pause_seconds)
+        await node.finish(offer, text)
+
+    return behave
+
+
+async def test_a_slow_mac_is_timed_reckoned_with_and_told(
+    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
+) -> None:
+    ada, text = coordinator.client("Ada"), "one two three four five six seven " * 6
+    assert len(coordinator.shelf.ids(text)) > DECODED_TOKENS_MIN
+    before = (await why_of(ada, node))["speed"]
+    assert (before["decode_of_forecast"], before["decode_timed"], before["change"]) == (1.0, 0, None)
+    # So slow that no machine's own delays matter: the model is small, and forecast to be fast.
+    node.behaviour = slowly(text, pause_seconds=0.03)
+    answer = await sam.post("/v1/completions", json=completion(max_tokens=200))
+    assert answer.status_code == 200, answer.text
+    found = (await why_of(ada, node))["speed"]
+    assert (found["decode_timed"], found["prefill_timed"]) == (1, 0)
+    assert found["decode_of_forecast"] < 0.5
+    assert "low power mode" in found["change"]
+    told = why_lines(Why.model_validate(await why_of(ada, node)))
+    assert told[1].startswith(
+        f"speed against the forecast for its kind: answers {found['decode_of_forecast']:.0%}"
+    )
+
+    def stored() -> DevicePace | None:
+        with coordinator.database.read() as session:
+            return session.scalars(select(DevicePace)).one_or_none()
+
+    await wait_until(lambda: stored() is not None, "its pace on record")
+    coordinator.stop()
+    _ = coordinator.start()
+    _ = await node.connect()
+    assert (await why_of(ada, node))["speed"] == found
+    book = coordinator.runtime.dispatcher.book
+
+    def reckoned() -> float:
+        row = book.row(node.node_id)
+        return 1.0 if row is None else book.table.speeds.machine(int(book.table.classes[row])).decode_factor
+
+    await wait_until(lambda: reckoned() < 0.5, "the table of Macs")
 
 
 async def test_the_mac_itself_asks_with_its_key(

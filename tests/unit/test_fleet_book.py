@@ -15,6 +15,7 @@ from coordinator.fleet_book import FleetBook
 from coordinator.live import LiveJobs
 from coordinator.nodes.channel import Channel, Fleet
 from coordinator.nodes.health_book import HealthBook
+from coordinator.nodes.pace_book import PaceBook
 from coordinator.placement.reject import CODES
 from coordinator.placement.types import SlotFacts
 from coordinator.settings import Settings
@@ -37,6 +38,7 @@ class World:
         self.settings = Settings(home=home)
         self.channels = Fleet()
         self.health = HealthBook(self.settings)
+        self.paces = PaceBook(self.channels)
         self.book = self.new_book()
 
     def new_book(self) -> FleetBook:
@@ -45,6 +47,7 @@ class World:
             channels=self.channels,
             jobs=LiveJobs(),
             health=self.health,
+            paces=self.paces,
             revisions=("0123456789abcdef-one", "fedcba9876543210-two"),
         )
 
