@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Final, Literal, TypeVar
 
 from babel import Locale
-from babel.numbers import NumberFormatError, parse_decimal
+from babel.numbers import NumberFormatError, get_decimal_symbol, parse_decimal
 
 from web_world.calculator import MILLION, Own, Wishes, network_umlx_per_million, own
 from web_world.market import GIB, MEMORY_CLASSES, ClassView, Mac, Market, ModelView
@@ -152,10 +152,12 @@ def answer_to(choice: Choice, market: Market) -> Answer:
     )
 
 
-def example(market: Market) -> dict[str, str]:
-    """Fields of an invented example, for the address of a link."""
+def example(market: Market, language: str) -> dict[str, str]:
+    """Fields of an invented example as this language writes numbers, for the address of a link."""
     model = next((each for each in EXAMPLE_MODELS if market.model(each)), market.models[0].offer.id)
-    return {"mac": _defaults(market, "en")["mac"], "model": model, **EXAMPLE}
+    point = get_decimal_symbol(language, numbering_system=NUMBERING)
+    numbers = {field.name: EXAMPLE[field.name].replace(".", point) for field in NUMBERS}
+    return {"mac": _defaults(market, language)["mac"], "model": model, **EXAMPLE, **numbers}
 
 
 def mac_key(chip: str, gpu_cores: int) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from hashlib import sha256
 
 from fastapi import FastAPI
 
@@ -18,6 +19,7 @@ from web_world.routes import make_router
 from web_world.source import SERIES_MINUTES, Checkpoint, Pulse, WorldFacts
 
 CHECKPOINT_ENTRIES = 1_284_331
+CHECKPOINT_ROOT = sha256(b"the ledger of a made-up network").hexdigest()
 
 
 def demo_feed(
@@ -39,7 +41,7 @@ def demo_feed(
         moment_us = now_us or _wall_us()
         # Nobody leaves a made-up fleet, however long it is looked at.
         macs = tuple(replace(mac, seen_us=moment_us) for mac in fleet) if now_us is None else fleet
-        checkpoint = Checkpoint(CHECKPOINT_ENTRIES, "0" * 64, moment_us)
+        checkpoint = Checkpoint(CHECKPOINT_ENTRIES, CHECKPOINT_ROOT, moment_us)
         return WorldFacts(now_us=moment_us, macs=macs, terms=DEMO_TERMS, checkpoint=checkpoint)
 
     def read_pulse() -> Pulse:

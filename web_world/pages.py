@@ -145,7 +145,7 @@ def render(
         "memory_classes": MEMORY_CLASSES,
         "tokens_context": TOKENS_CONTEXT,
         "form": partial(calculator_form.read_form, query or {}, market, language.code),
-        "example": partial(_example, market),
+        "example": partial(_example, market, language.code),
         "claims": CLAIMS,
         "sources": SOURCES,
         "quantities": partial(_quantities, texts=texts),
@@ -164,13 +164,13 @@ def _quantities(figures: Mapping[str, Quantity], texts: Texts) -> dict[str, str]
     return {name: texts.quantity(value, unit) for name, (value, unit) in figures.items()}
 
 
-def _example(market: Market) -> str:
-    return urlencode(calculator_form.example(market))
+def _example(market: Market, language: str) -> str:
+    return urlencode(calculator_form.example(market, language))
 
 
 def _when(moment_us: int, texts: Texts) -> str:
     moment = datetime.fromtimestamp(moment_us / 1e6, UTC)
-    date = format_date(moment, "medium", locale=texts.language.code)
+    date = format_date(moment, "long", locale=texts.language.code)
     # The time with its zone keeps its order where text runs from right to left, and stays on a line.
     time = f"\u2068{format_time(moment, 'HH:mm', locale=texts.language.code)}\u00a0UTC\u2069"
     joined = str(get_datetime_format("medium", locale=texts.language.code))

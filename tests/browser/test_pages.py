@@ -14,6 +14,7 @@ from web_world.texts import texts_of
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
 
+TAP_PIXELS_MIN: Final = 44
 SLUGS: Final = [page.slug for page in PAGES if page != WORLD_PAGE]
 PHONE: Final[dict[str, Any]] = {
     "viewport": {"width": 390, "height": 844},
@@ -71,6 +72,27 @@ def test_nothing_sticks_out_at_any_width(world: str, visit: NewVisit, code: str,
                 .map((element) => element.textContent.trim().slice(0, 60))"""
         )
         assert cut == [], slug
+
+
+@pytest.mark.parametrize("has_script", [True, False])
+@pytest.mark.parametrize("code", CODES)
+def test_on_a_phone_the_pages_are_behind_a_button(
+    world: str, visit: NewVisit, code: str, has_script: bool
+) -> None:
+    texts = texts_of(code)
+    page = visit(**PHONE, java_script_enabled=has_script).page
+    page.goto(f"{world}/{code}/status")
+    link = page.locator(".pages").get_by_text(texts.text("nav-privacy"), exact=True)
+    assert not link.is_visible()
+    page.get_by_role("button", name=texts.text("menu-button")).click()
+    link.wait_for(state="visible")
+    for each in page.locator(".pages a, .languages a, .top .button").all():
+        box = each.bounding_box()
+        assert box is not None
+        assert box["height"] >= TAP_PIXELS_MIN
+        assert 0 <= box["x"] <= PHONE["viewport"]["width"] - box["width"]
+    link.click()
+    page.wait_for_url(f"{world}/{code}/privacy")
 
 
 @pytest.mark.parametrize("slug", SLUGS)

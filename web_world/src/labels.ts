@@ -45,7 +45,7 @@ export function paintLabels(
     const name = countryName(country.code);
     canvas.font = `600 ${SIZE}px ${theme.font}`;
     const width = canvas.measureText(name).width;
-    canvas.font = `${SIZE - 1.5}px ${theme.font}`;
+    canvas.font = `600 ${SIZE - 1.5}px ${theme.font}`;
     const half = Math.max(width, canvas.measureText(count).width) / 2;
     const y = point.y - LINE - 7 - (mark?.radius ?? 4);
     const box = { left: point.x - half - GAP, right: point.x + half + GAP, top: y - LINE + 4, bottom: y + LINE + 10 };
@@ -54,7 +54,7 @@ export function paintLabels(
     boxes.push(box);
     drawn += 1;
     outlined(canvas, name, point.x, y, `600 ${SIZE}px ${theme.font}`, theme.label, theme);
-    outlined(canvas, count, point.x, y + LINE, `${SIZE - 1.5}px ${theme.font}`, theme.labelSoft, theme);
+    outlined(canvas, count, point.x, y + LINE, `600 ${SIZE - 1.5}px ${theme.font}`, theme.labelSoft, theme);
   }
 }
 
@@ -78,7 +78,7 @@ function outlined(
   theme: Theme,
 ): void {
   canvas.font = font;
-  canvas.lineWidth = 3.6;
+  canvas.lineWidth = 4.5;
   canvas.strokeStyle = theme.halo;
   canvas.strokeText(words, x, y);
   canvas.fillStyle = colour;

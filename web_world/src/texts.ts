@@ -27,12 +27,16 @@ export function text(key: string, values: Record<string, FluentVariable> = {}): 
 }
 
 const whole = new Intl.NumberFormat(config.language, { maximumFractionDigits: 0, useGrouping: true });
-const compact = new Intl.NumberFormat(config.language, { notation: "compact" });
 const percent = new Intl.NumberFormat(config.language, { style: "percent" });
 const regions = new Intl.DisplayNames(config.language, { type: "region", fallback: "code" });
 
 export const number = (value: number): string => whole.format(value);
-export const short = (value: number): string => compact.format(value);
+// With as many digits as the server gives.
+export const short = (value: number): string =>
+  new Intl.NumberFormat(config.language, {
+    notation: "compact",
+    maximumFractionDigits: value < 1_000 || (value >= 10_000 && value < 1_000_000) ? 0 : 1,
+  }).format(value);
 export const tenths = (value: number): string => percent.format(value / 10);
 export const countryName = (code: string): string => regions.of(code) ?? code;
 

@@ -109,8 +109,15 @@ def test_the_bounds_themselves_are_allowed_and_the_price_elsewhere_may_be_left_o
     assert form.answer.single.verdict is None
 
 
+def test_the_example_is_written_as_the_language_writes_numbers() -> None:
+    assert example(MARKET, "pl")["kwh"] == "0,3"
+    assert example(MARKET, "ar")["kwh"] == example(MARKET, "en")["kwh"] == "0.3"
+    answers = [read_form(example(MARKET, code), MARKET, code).answer for code in ("en", "ar", "pl", "ur")]
+    assert all(answer is not None and answer == answers[0] for answer in answers)
+
+
 def test_the_example_is_answered() -> None:
-    form = read_form(example(MARKET), MARKET, "en")
+    form = read_form(example(MARKET, "en"), MARKET, "en")
     assert form.answer is not None
     assert form.answer.choice.model.offer.id == MODEL
     assert form.answer.choice.currency == "EUR"

@@ -60,4 +60,4 @@ live-on = مباشر
 live-off = غير مباشر: الصورة من وقت سابق
 not-told = –
 measure = { $value } { $unit }
-minutes-summary = الآن { $now }، والأعلى { $peak }
+minutes-summary = الآن { $now }، والذروة { $peak }

@@ -1,7 +1,7 @@
 nav-status = Status
-status-page-title = Status: how the network stands now · MLX World
+status-page-title = Status: how the network is doing now · MLX World
 status-heading = Status
-status-lead = How this coordinator and its network stand. The figures are renewed once a minute.
+status-lead = How this coordinator and its network are doing. The figures are updated once a minute.
 status-now-title = Now
 status-at = As of { $time }. If that is long ago, the coordinator runs but cannot read its database.
 status-up = Up since
@@ -16,10 +16,10 @@ status-entries = { $entries ->
    *[other] { $entries } entries
 }
 status-root = Its root, by which anybody can check the ledger:
-status-look-title = Look for yourself
+status-look-title = Check for yourself
 status-healthz = answers while the process runs.
 status-readyz = answers while the database does.
-status-snapshot = has all figures of the map.
+status-snapshot = has all the map’s figures.
 status-ledger = is the newest signed checkpoint.
 status-limits-title = What this page cannot say
 status-limits = It comes from the coordinator itself. If that is down, the page is too. There is no history of outages yet.

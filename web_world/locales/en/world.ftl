@@ -3,6 +3,7 @@ world-title = MLX World: every Mac on the network is a light
 world-description = A live globe of the Macs that lend their memory and speed to open models. Every light is a Mac; none tells where anybody lives.
 share-alt = A globe with a light for each Mac on the network
 nav-label = Pages
+menu-button = Menu
 nav-world = World
 skip-to-table = Skip to the table of countries
 languages-label = Language
@@ -14,6 +15,7 @@ headline = { $count ->
 }
 headline-note = seen in the last day
 every-mac = Every Mac is a light.
+intro = Ordinary Macs, lent by their owners, run open AI models for people who send them work. Each answer is made whole, on one Mac.
 figure-working = Working now
 figure-memory = Memory
 figure-bandwidth = Memory bandwidth
@@ -22,8 +24,8 @@ figure-pods = Pods
 figure-measured = Measured
 figure-attested = Attested
 figure-countries = Countries
-figures-withheld = Other figures are told once five owners lend: before that they would tell what stands where.
-figures-note = “Measured” Macs have passed our own test of speed. “Attested” ones have their identity confirmed by the maker. All others say it of themselves.
+figures-withheld = Other figures appear once five owners lend: before that they would reveal what stands where.
+figures-note = “Measured” Macs have passed our own speed test. “Attested” ones have had their identity confirmed by the maker. The rest describe themselves.
 
 minutes-title = Last thirty minutes
 minutes-jobs = Jobs a minute
@@ -38,7 +40,7 @@ column-working = Working
 column-ultra = Ultra seats
 column-memory = Memory
 row-stars = Somewhere on Earth
-row-total = Altogether
+row-total = Total
 countries-none = No Mac shows a country yet. Be the first in yours.
 sort-by = Sort by { $column }
 
@@ -54,14 +56,14 @@ legend-night = The shaded side of the Earth has night.
 legend-spark = A widening circle: work on the network. Where it shines is drawn by lot among the lights.
 
 privacy-title = Why nobody can be found here
-privacy-chosen = A Mac has the place its owner chose: none, the country, or an area of about { $area } km². Nothing is guessed from addresses, and the exact spot never leaves the Mac.
-privacy-five = A number stands only where at least five people lend. Smaller groups join a larger area, then their country.
-privacy-slow = Places change once an hour for everybody together, and what works is told only where at least ten people lend.
+privacy-chosen = A Mac has the place its owner chose: none, the country, or an area of about { $area } km². Nothing is guessed from addresses, and the exact spot never leaves the Mac.
+privacy-five = A number is shown only where at least five people lend. Smaller groups join a larger area, then their country.
+privacy-slow = Places change once an hour, for everybody at once, and how many work is shown only where at least ten people lend.
 privacy-withdraw = Whoever withdraws their place is gone from the map within the hour.
 
 lend-title = Lend your Mac
 lend-text = Two lines in the Terminal. You choose what the map shows, and see it before anybody else does.
-lend-note = In a checkout of MLX Network. The Mac lends from start to stop, whether you are at it or not.
+lend-note = Run them in a checkout of MLX Network. The Mac lends from start to stop, whether you are at it or not.
 
 checkpoint-text = Ledger: { $entries ->
     [one] { $entries } entry
@@ -69,5 +71,5 @@ checkpoint-text = Ledger: { $entries ->
 }, signed { $time }
 checkpoint-none = Ledger: no checkpoint signed yet
 data-link = The same as data
-footer-credits = MLX tokens are service credits: no currency, not withdrawable. This project is not affiliated with Apple or the MLX project. Land: Natural Earth. Review by native speakers is open.
-no-script = Without JavaScript the globe stays away; the table tells the same.
+footer-credits = MLX tokens are service credits: no currency, not withdrawable. This project is not affiliated with Apple or the MLX project. Land: Natural Earth. Native speakers have not reviewed the translations yet.
+no-script = Without JavaScript there is no globe; the table tells the same.

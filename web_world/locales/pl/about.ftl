@@ -2,12 +2,12 @@ skip-to-text = Przejdź do tekstu
 nav-about = Jak to działa
 about-page-title = Jak to działa: użycz Maca albo zleć mu pracę · Świat MLX
 about-heading = Użycz Maca albo zleć mu pracę
-about-lead = Wiele Maców stoi bezczynnie, a wielu ludzi potrzebuje odpowiedzi otwartych modeli. MLX Network łączy jednych z drugimi. Oto jak, i co jeszcze nie działa.
+about-lead = Wiele Maców stoi bezczynnie, a wielu ludzi potrzebuje odpowiedzi otwartych modeli. MLX Network łączy jednych z drugimi. Oto jak to działa i czego jeszcze nie potrafi.
 
 about-what-title = Co to jest
 about-whole = Zadania się nie dzieli. Jedna odpowiedź powstaje na jednym Macu. Żaden model nie jest rozłożony na Maki obcych ludzi.
 about-scheduler = Koordynator zna pamięć i szybkość każdego Maca. Każde zadanie daje takiemu, który mu podoła.
-about-lost = Gdy Mac przepadnie w połowie, inny pisze dalej od miejsca, w którym odpowiedź się urwała. Płaci się raz.
+about-lost = Gdy Mac wypadnie w połowie, inny pisze dalej od miejsca, w którym odpowiedź się urwała. Płaci się raz.
 about-paid = Za zadania płaci się tokenami MLX. Właściciele je zarabiają, zlecający wydają. To kredyty na usługi: nie można ich kupić i nikt ich nie wypłaca.
 
 about-share-text = Czytasz to na telefonie lub tablecie. Użycza się na Macu, więc wyślij sobie link.
@@ -16,7 +16,7 @@ about-share-subject = Użyczam Maca
 about-share-body = Do otwarcia na Macu:
 about-lend-join = Na Macu potrzebujesz Pythona { $python } lub nowszego i kopii kodu <bdi>MLX Network</bdi>. W jej folderze wpisz:
 about-lend-approve = Mac pokaże kod. Potwierdź ze swojego konta, że jest Twój:
-about-lend-watch = Teraz może przyjść praca. Możesz zobaczyć, co robi Mac, wycofać jego miejsce z mapy albo odejść:
+about-lend-watch = Teraz może przyjść praca. Możesz zobaczyć, co robi Mac, usunąć jego miejsce z mapy albo odejść:
 about-lend-always = Mac użycza pamięci od uruchomienia programu do jego zatrzymania, czy przy nim siedzisz, czy nie. Nie zauważa jeszcze, że wracasz. Chcesz go dla siebie? Zatrzymaj program klawiszami <kbd>Ctrl-C</kbd>.
 about-lend-safe = Nie otwiera żadnego portu i łączy się tylko z koordynatorem. Modele pobiera według stałego odcisku i nie uruchamia ich kodu.
 about-lend-pay = Dostajesz zapłatę za to, co Twój Mac dostarczył, po odjęciu opłaty sieci. Nowym właścicielom przez pierwsze dni jest ona wstrzymana; widać, którego dnia przyjdzie.

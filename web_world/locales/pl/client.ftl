@@ -1,20 +1,20 @@
 macs = { $count ->
     [one] { $count } Mac
     [few] { $count } Maki
-    [many] { $count } Maków
-   *[other] { $count } Maka
+    [many] { $count } Maców
+   *[other] { $count } Maca
 }
 macs-area = { $count ->
     [one] { $count } Mac w tym obszarze
     [few] { $count } Maki w tym obszarze
-    [many] { $count } Maków w tym obszarze
-   *[other] { $count } Maka w tym obszarze
+    [many] { $count } Maców w tym obszarze
+   *[other] { $count } Maca w tym obszarze
 }
 macs-country = { $count ->
     [one] { $count } Mac w tym kraju, bez obszaru
     [few] { $count } Maki w tym kraju, bez obszaru
-    [many] { $count } Maków w tym kraju, bez obszaru
-   *[other] { $count } Maka w tym kraju, bez obszaru
+    [many] { $count } Maców w tym kraju, bez obszaru
+   *[other] { $count } Maca w tym kraju, bez obszaru
 }
 at-least-one = Co najmniej jeden Mac
 at-least = co najmniej { $count }
@@ -28,14 +28,14 @@ ultra-count = { $count ->
 pod-count = { $count ->
     [one] { $count } Mac w zespołach
     [few] { $count } Maki w zespołach
-    [many] { $count } Maków w zespołach
-   *[other] { $count } Maka w zespołach
+    [many] { $count } Maców w zespołach
+   *[other] { $count } Maca w zespołach
 }
 stars = { $count ->
     [one] { $count } Mac gdzieś na Ziemi
     [few] { $count } Maki gdzieś na Ziemi
-    [many] { $count } Maków gdzieś na Ziemi
-   *[other] { $count } Maka gdzieś na Ziemi
+    [many] { $count } Maców gdzieś na Ziemi
+   *[other] { $count } Maca gdzieś na Ziemi
 }
 globe-label = Globus ze światełkami ({ $lights }), po jednym na każdego Maca. To samo mówi tabela krajów.
 flat-label = Płaska mapa ze światełkami ({ $lights }), po jednym na każdego Maca. To samo mówi tabela krajów.
@@ -48,4 +48,4 @@ live-on = Na żywo
 live-off = Bez połączenia: obraz sprzed chwili
 not-told = –
 measure = { $value } { $unit }
-minutes-summary = Teraz { $now }, najwięcej { $peak }
+minutes-summary = Teraz { $now }, szczyt { $peak }

@@ -3,7 +3,7 @@ privacy-page-title = Kto co może przeczytać i jak długo to leży · Świat ML
 privacy-heading = Kto co może przeczytać
 privacy-lead = Maki obcych ludzi to nie miejsce na tajemnice. Oto kto może przeczytać to, co wysyłasz, co wiadomo o Macu oraz gdzie i jak długo to leży.
 
-privacy-words-title = O co pytasz i co dostajesz w odpowiedzi
+privacy-words-title = Twoje pytania i odpowiedzi
 privacy-words-warning = Nie wysyłaj niczego, czego nie powinien znać właściciel odpowiadającego Maca albo osoba prowadząca koordynator.
 privacy-who = Kto
 privacy-reads = Co może dziś przeczytać
@@ -42,7 +42,7 @@ kept-mac = Mac, który odpowiada
 kept-mac-what = Tokeny pytania i odpowiedzi, w pamięci
 kept-mac-long = Aż się dowie, że zadanie rozliczono
 kept-logs = Dzienniki, wskaźniki, ta strona
-kept-logs-what = Nic z tych dwojga
+kept-logs-what = Ani pytania, ani odpowiedzi
 kept-logs-long = –
 
 privacy-mac-title = Co wiadomo o Macu i właścicielu

@@ -1,7 +1,7 @@
 nav-status = Stan
-status-page-title = Stan: jak sieć ma się teraz · Świat MLX
+status-page-title = Stan: jak sieć działa teraz · Świat MLX
 status-heading = Stan
-status-lead = Jak mają się ten koordynator i jego sieć. Liczby odświeżają się raz na minutę.
+status-lead = Jak działają ten koordynator i jego sieć. Liczby odświeżają się raz na minutę.
 status-now-title = Teraz
 status-at = Stan z { $time }. Jeśli to dawno, koordynator działa, ale nie może czytać swojej bazy danych.
 status-up = Działa od

@@ -26,15 +26,15 @@ condition-bandwidth = <strong>{ $bandwidth } w każdym z nich.</strong> Osiągaj
 condition-memory = <strong>{ $share } pamięci, nie mniej niż { $memory }.</strong> Tyle jest użyczane.
 condition-checks = <strong>Sprawdzone wyniki z rzędu: { $checks }.</strong> Gdy jeden się nie obroni, liczenie zaczyna się od nowa.
 
-ultra-service-title = Dotrzymane i niedotrzymane
+ultra-service-title = Gdy obietnica jest dotrzymana i gdy nie
 ultra-service-level = Dotrzymane { $kept } obiecanego czasu lub więcej: { $paid } zapłaty.
-ultra-service-below = Mniej: zapłata jak za miejsce zwykłe. Złamana obietnica to żadna.
+ultra-service-below = Mniej: zapłata jak za miejsce zwykłe.
 ultra-upkeep = Prace zapowiedziane przed ich początkiem liczą się jako dotrzymane: { $time } w tygodniu.
 
-ultra-pay-title = Co daje godzina gotowości
+ultra-pay-title = Zapłata za godzinę gotowości, w MLX
 column-mac = Mac
 ultra-lends = użycza { $memory }
-ultra-pay-note = W MLX, jeśli pula jest pełna, wyniki są sprawdzane, a obietnica dotrzymana w całości. Gdy wszystkie roszczenia przekraczają to, co daje pula, wszystkie maleją tak samo. MLX to kredyty na usługi; nikt ich nie wypłaca.
+ultra-pay-note = Tyle wynosi zapłata, jeśli pula jest pełna, wyniki są sprawdzane, a obietnica dotrzymana w całości. Gdy wszystkie roszczenia przekraczają to, co daje pula, wszystkie maleją tak samo. MLX to kredyty na usługi; nikt ich nie wypłaca.
 
 ultra-ask-title = Poproś o nie
 ultra-ask-text = Poproś o miejsce, zobacz, czego brakuje i jak to naprawić, zapowiedz prace (w minutach) albo się wycofaj:

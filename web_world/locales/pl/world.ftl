@@ -1,8 +1,9 @@
 site-name = Świat MLX
 world-title = Świat MLX: każdy Mac w sieci to światełko
-world-description = Żywy globus Maków, które użyczają pamięci i szybkości otwartym modelom. Każde światełko to Mac; żadne nie zdradza, gdzie kto mieszka.
+world-description = Żywy globus Maców, które użyczają pamięci i szybkości otwartym modelom. Każde światełko to Mac; żadne nie zdradza, gdzie kto mieszka.
 share-alt = Globus ze światełkiem dla każdego Maca w sieci
 nav-label = Strony
+menu-button = Menu
 nav-world = Świat
 skip-to-table = Przejdź do tabeli krajów
 languages-label = Język
@@ -11,11 +12,12 @@ lend-button = Użycz Maca
 headline = { $count ->
     [one] Mac w sieci
     [few] Maki w sieci
-    [many] Maków w sieci
-   *[other] Maka w sieci
+    [many] Maców w sieci
+   *[other] Maca w sieci
 }
 headline-note = widziane w ciągu ostatniej doby
 every-mac = Każdy Mac to światełko.
+intro = Zwykłe Maki, użyczone przez właścicieli, uruchamiają otwarte modele AI dla ludzi, którzy zlecają im pracę. Każda odpowiedź powstaje w całości na jednym Macu.
 figure-working = Pracuje teraz
 figure-memory = Pamięć
 figure-bandwidth = Przepustowość pamięci
@@ -25,7 +27,7 @@ figure-measured = Zmierzone
 figure-attested = Poświadczone
 figure-countries = Kraje
 figures-withheld = Pozostałe liczby podamy, gdy użyczać będzie pięć osób: wcześniej zdradziłyby, co gdzie stoi.
-figures-note = „Zmierzone” Maki przeszły nasz własny test szybkości. Tożsamość „poświadczonych” potwierdził producent. Pozostałe mówią o sobie same.
+figures-note = „Zmierzone” Maki przeszły nasz własny test szybkości. Tożsamość „poświadczonych” potwierdził producent. Pozostałe same podają swoje dane.
 
 minutes-title = Ostatnie trzydzieści minut
 minutes-jobs = Zadania na minutę
@@ -47,7 +49,7 @@ sort-by = Sortuj według: { $column }
 legend-title = Jak czytać tę mapę
 legend-mac = Światełko: jeden Mac albo wiele blisko siebie. Z bliska każdy Mac jest osobną kropką.
 legend-area = Okrąg to obszar, w którym użycza co najmniej pięć osób. Kropki są w nim tylko rozłożone; nikt nie stoi tam, gdzie one.
-legend-busy = Łuk wokół okręgu: jaka część Maków teraz pracuje.
+legend-busy = Łuk wokół okręgu: jaka część Maców teraz pracuje.
 legend-ultra = Romb: miejsce Ultra.
 legend-pod = Kwadrat: Mac w zespole, czyli wśród kilku połączonych kablami.
 legend-alone = Przerywany okrąg: kraj, w którym jest co najmniej jeden Mac. Ile ich jest, tego nie zdradza.
@@ -56,14 +58,14 @@ legend-night = Po zacienionej stronie Ziemi jest noc.
 legend-spark = Rozchodzący się okrąg: praca w sieci. Gdzie rozbłyśnie, o tym wśród światełek decyduje los.
 
 privacy-title = Dlaczego nikogo tu nie można znaleźć
-privacy-chosen = Mac ma takie miejsce, jakie wybrał właściciel: żadne, kraj albo obszar około { $area } km². Niczego nie zgadujemy z adresów, a dokładne miejsce nigdy nie opuszcza Maca.
-privacy-five = Liczba stoi tylko tam, gdzie użycza co najmniej pięć osób. Mniejsze grupy łączą się w większy obszar, a potem w kraj.
+privacy-chosen = Mac ma takie miejsce, jakie wybrał właściciel: żadne, kraj albo obszar około { $area } km². Niczego nie zgadujemy z adresów, a dokładne miejsce nigdy nie opuszcza Maca.
+privacy-five = Liczba widnieje tylko tam, gdzie użycza co najmniej pięć osób. Mniejsze grupy łączą się w większy obszar, a potem w kraj.
 privacy-slow = Miejsca zmieniają się raz na godzinę, u wszystkich naraz, a ile z nich pracuje, mówimy tylko tam, gdzie użycza co najmniej dziesięć osób.
 privacy-withdraw = Kto wycofa swoje miejsce, znika z mapy w ciągu godziny.
 
 lend-title = Użycz Maca
 lend-text = Dwie linijki w Terminalu. To Ty wybierasz, co pokaże mapa, i widzisz to, zanim zobaczą inni.
-lend-note = W kopii kodu MLX Network. Mac użycza od startu do zatrzymania, czy przy nim jesteś, czy nie.
+lend-note = Wpisz je w folderze z kodem MLX Network. Mac użycza od startu do zatrzymania, czy przy nim jesteś, czy nie.
 
 checkpoint-text = Księga: { $entries ->
     [one] { $entries } wpis
@@ -73,5 +75,5 @@ checkpoint-text = Księga: { $entries ->
 }, podpisano { $time }
 checkpoint-none = Księga: nie podpisano jeszcze stanu
 data-link = To samo jako dane
-footer-credits = Tokeny MLX to kredyty na usługi: nie są walutą i nie można ich wypłacić. Projekt nie jest związany z Apple ani z projektem MLX. Ląd: Natural Earth. Przegląd przez rodzimych użytkowników języka jest otwarty.
+footer-credits = Tokeny MLX to kredyty na usługi: nie są walutą i nie można ich wypłacić. Projekt nie jest związany z Apple ani z projektem MLX. Zarys lądów: Natural Earth. Tłumaczenia nie sprawdził jeszcze nikt, dla kogo polski jest językiem ojczystym.
 no-script = Bez JavaScriptu nie ma globusa; tabela mówi to samo.
