@@ -46,6 +46,7 @@ class LiveAttempt:
     ends_at: float | None = None  # monotonic; as forecast when it was offered
     tokens_expected: int | None = None  # of its answer, when it was offered
     is_from_before: bool = False  # taken up from the database: its node has yet to come back
+    was_taken_up: bool = False  # an earlier process began it, and may have told its node to stop
 
 
 @dataclass(frozen=True)

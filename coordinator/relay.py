@@ -16,6 +16,7 @@ import structlog
 from coordinator import clock, errors
 from coordinator.endings import Endings
 from coordinator.errors import ApiError
+from coordinator.jobs.facts import COORDINATOR_RESTARTED
 from coordinator.leases import Leases
 from coordinator.live import LiveAttempt, LiveJob, LiveJobs
 from coordinator.nodes.channel import Channel, Fleet
@@ -127,7 +128,7 @@ class Relay:
         )
         attempt.received.extend(live.token_ids[len(live.token_ids) - received :])
         attempt.accepted_us = accepted_us
-        attempt.is_from_before = True
+        attempt.is_from_before = attempt.was_taken_up = True
         attempt.gone_since = clock.monotonic()
         _ = self.jobs.add(live)
 
@@ -268,7 +269,10 @@ class Relay:
             self._ask_again(channel, live, attempt)
             return
         if message.finish_reason == "cancelled":
-            # Nobody here asked: whoever did is an older self of the node or of us.
+            if attempt.was_taken_up:
+                # An older self of ours asked, and died before the job's end was on record.
+                self._endings.drop_attempt(live, "lost", COORDINATOR_RESTARTED, is_fault=False)
+                return
             self._endings.drop_attempt(live, "failed", "cancelled_by_node", is_fault=True, is_proven=False)
             return
         digest = tokens_digest(attempt.received)
@@ -331,7 +335,7 @@ class Relay:
                 attempt.gone_since = None
                 _ = channel.send(self.offer_of(job, attempt))
             elif was_before:
-                self._endings.drop_attempt(job, "lost", "coordinator_restarted", is_fault=False)
+                self._endings.drop_attempt(job, "lost", COORDINATOR_RESTARTED, is_fault=False)
             else:
                 self._endings.drop_attempt(job, "lost", "node_restarted", is_fault=True)
         for job_id, fence in theirs:

@@ -145,6 +145,36 @@ async def test_a_mac_that_does_not_come_back_is_followed_by_another_and_not_blam
     coordinator.check_books()
 
 
+async def test_a_mac_that_stopped_as_an_earlier_coordinator_asked_is_not_blamed(
+    coordinator: Coordinator, node: ScriptedNode
+) -> None:
+    async with asking(coordinator) as sam:
+        reading = ask(sam, prompt="0123456789")
+        offer = await node.offered()
+        await node.accept(offer)
+        await node.say(offer, "abc")
+        await reading.until_text("abc")
+        await until_stored(coordinator, offer.job_id, 3)
+        # It told the Mac to stop, and died before the job's end was on record.
+        await crash(coordinator)
+        await broken(reading)
+    await node.connect(wire.LiveAttempt(job_id=offer.job_id, fence=1, offset=3))
+    _ = await node.expect(wire.Resume)
+    await node.finish(offer, "abc", "cancelled")
+    again = await node.offered()
+    assert (again.fence, again.prefix_ids) == (2, coordinator.shelf.ids("abc"))
+    async with asking(coordinator) as sam:
+        rest = Reading(sam, "GET", f"/v1/jobs/{offer.job_id}/events?after=3")
+        await node.answer(again, "de")
+        assert (await rest.whole()).text == "de"
+        assert attempts(coordinator.database, offer.job_id) == [
+            (1, "lost", "coordinator_restarted", 3),
+            (2, "done", "stop", 2),
+        ]
+    assert not coordinator.runtime.endings.health.get(node.node_id.removeprefix("node_"))
+    coordinator.check_books()
+
+
 async def test_what_was_sent_but_not_stored_is_made_again_and_not_said_twice(
     coordinator: Coordinator, node: ScriptedNode
 ) -> None:

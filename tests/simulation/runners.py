@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, final
@@ -51,6 +52,7 @@ class ScriptedRunner:
         self._is_stepping = False
         self._is_over = False
         self.is_stalled = False
+        self._pipe: deque[Callable[[], None]] = deque()
         self._load(0)
 
     @property
@@ -83,11 +85,19 @@ class ScriptedRunner:
 
     def run(self, run: say.Run) -> None:
         """Start a run."""
-        self._later(self._draws.uniform(0.0, 0.01), lambda: self._begin(run))
+        self._send(lambda: self._begin(run))
 
     def stop(self, key: str) -> None:
         """End a run between two tokens."""
-        self._later(self._draws.uniform(0.0, 0.01), lambda: self._stop(key))
+        self._send(lambda: self._stop(key))
+
+    def _send(self, command: Callable[[], None]) -> None:
+        """What is written first is read first, whenever that is."""
+        self._pipe.append(command)
+        self._later(self._draws.uniform(0.0, 0.01), self._read)
+
+    def _read(self) -> None:
+        self._pipe.popleft()()
 
     def close(self) -> None:
         """End the child."""
