@@ -6,6 +6,7 @@ A new page is one `Page` in `PAGES` and its template; its texts lie beside the o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -92,7 +93,14 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters["json"] = _json_for_html
+    made.filters["unbroken"] = _unbroken
     return made
+
+
+def _unbroken(command: str) -> Markup:
+    """A command, as a template rendered it, whose words the style keeps whole: `--place` stays one."""
+    # Text that joins itself would escape the tags, so it becomes a plain one before.
+    return Markup(re.sub(r"\S+", r"<span>\g<0></span>", str(command)))  # noqa: S704 - rendered, so escaped
 
 
 def _json_for_html(value: Any) -> Markup:
