@@ -25,6 +25,7 @@ from coordinator.nodes.models import DevicePace
 from coordinator.placement.learning import SEEN_MAX, Stretch, learnt_factor, seen_decoding, seen_reading
 
 PPM: Final = 1_000_000
+MICROSECONDS: Final = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,17 @@ class _Running:
 class _Seen:
     decoding: deque[float] = field(default_factory=lambda: deque(maxlen=SEEN_MAX))
     reading: deque[float] = field(default_factory=lambda: deque(maxlen=SEEN_MAX))
+    at: float = 0.0  # monotonic, of the last one
+
+    def pace(self, now: float) -> Pace:
+        """As it is reckoned with at that time."""
+        age = now - self.at
+        return Pace(
+            learnt_factor(self.decoding, age_seconds=age),
+            learnt_factor(self.reading, age_seconds=age),
+            len(self.decoding),
+            len(self.reading),
+        )
 
 
 NOTHING_SEEN: Final = Pace()
@@ -77,12 +89,12 @@ class PaceBook:
         self._channels: Final = channels
         self._running: Final[dict[str, dict[str, _Running]]] = {}  # by node and job
         self._seen: Final[dict[str, _Seen]] = {}
-        self._paces: Final[dict[str, Pace]] = {}
         self.on_change: Callable[[str], None] = lambda _device: None
 
     def of(self, device: str) -> Pace:
         """What a device is reckoned with."""
-        return self._paces.get(device, NOTHING_SEEN)
+        seen = self._seen.get(device)
+        return NOTHING_SEEN if seen is None else seen.pace(clock.monotonic())
 
     # -- what happens on a node ------------------------------------------------------------------
 
@@ -152,9 +164,7 @@ class PaceBook:
         )
         factor = seen_decoding(running.live.card, channel.hardware, stretch)
         if factor is not None:
-            seen = self._seen.setdefault(attempt.device, _Seen())
-            seen.decoding.append(factor)
-            self._reckon(attempt.device, seen)
+            self._note(attempt.device, decoding=factor)
 
     def _note_reading(self, running: _Running) -> None:
         channel, attempt = self._channels.get(running.attempt.node_id), running.attempt
@@ -168,13 +178,16 @@ class PaceBook:
             seconds=clock.monotonic() - attempt.begun_at,
         )
         if factor is not None:
-            seen = self._seen.setdefault(attempt.device, _Seen())
-            seen.reading.append(factor)
-            self._reckon(attempt.device, seen)
+            self._note(attempt.device, reading=factor)
 
-    def _reckon(self, device: str, seen: _Seen) -> None:
-        before = self.of(device)
-        self._paces[device] = after = _pace_of(seen)
+    def _note(self, device: str, *, decoding: float | None = None, reading: float | None = None) -> None:
+        before, seen = self.of(device), self._seen.setdefault(device, _Seen())
+        if decoding is not None:
+            seen.decoding.append(decoding)
+        if reading is not None:
+            seen.reading.append(reading)
+        seen.at = clock.monotonic()
+        after = self.of(device)
         if (after.decode_factor, after.prefill_factor) != (before.decode_factor, before.prefill_factor):
             self.on_change(device)
 
@@ -191,23 +204,18 @@ class PaceBook:
                 decode_seen=len(seen.decoding),
                 prefill_median_ppm=_median_ppm(seen.reading),
                 prefill_seen=len(seen.reading),
-                at_us=database_now_us(session),
+                at_us=database_now_us(session) + round((seen.at - clock.monotonic()) * MICROSECONDS),
             )
         )
 
     def load(self, session: Session) -> None:
         """Take up what was stored, as if all that was seen had been alike. Before the first job."""
+        zero_us = database_now_us(session) - round(clock.monotonic() * MICROSECONDS)
         for row in session.scalars(select(DevicePace)):
-            seen = _Seen()
+            seen = _Seen(at=(row.at_us - zero_us) / MICROSECONDS)
             seen.decoding.extend([row.decode_median_ppm / PPM] * row.decode_seen)
             seen.reading.extend([row.prefill_median_ppm / PPM] * row.prefill_seen)
-            self._seen[row.device], self._paces[row.device] = seen, _pace_of(seen)
-
-
-def _pace_of(seen: _Seen) -> Pace:
-    return Pace(
-        learnt_factor(seen.decoding), learnt_factor(seen.reading), len(seen.decoding), len(seen.reading)
-    )
+            self._seen[row.device] = seen
 
 
 def _median_ppm(factors: Collection[float]) -> int:

@@ -3,7 +3,7 @@
 A Mac without a fan, in low power mode, or shared with other programs is slower than its chip says.
 What it says of itself is not asked: tokens are timed where they arrive. Each observation is a factor,
 seen speed over forecast; a Mac's own is the median of its last ones, drawn towards 1 while they are
-few.
+few and as they grow old: a slow Mac gets little work, and would else never show that it is slow no more.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ PROMPT_SECONDS_MIN: Final = 1.0
 PROMPT_FACTOR_MAX: Final = 1.5
 SEEN_MAX: Final = 9  # observations kept: one hot hour is forgotten within ten answers
 PRIOR: Final = 1.0  # observations that the forecast itself counts as
+OLD_HALF_LIFE_SECONDS: Final = 6 * 3600.0  # a hot afternoon is forgotten overnight
 # Finer steps are noise, and each makes a class of its own in the tables of speeds.
 STEP: Final = 0.05
 
@@ -74,11 +75,14 @@ def seen_reading(card: ModelFacts, hardware: Hardware, *, tokens: int, seconds: 
     return _bounded(forecast / seconds)
 
 
-def learnt_factor(seen: Sequence[float]) -> float:
-    """The factor that a Mac is forecast by: 1 without observations, and in steps of 5 %."""
+def learnt_factor(seen: Sequence[float], *, age_seconds: float = 0.0) -> float:
+    """The factor that a Mac is forecast by: 1 without observations, and in steps of 5 %.
+
+    The last of them was made `age_seconds` ago.
+    """
     if not seen:
         return 1.0
-    weight = len(seen) / (len(seen) + PRIOR)
+    weight = len(seen) / (len(seen) + PRIOR) * 0.5 ** (max(age_seconds, 0.0) / OLD_HALF_LIFE_SECONDS)
     drawn = weight * log(median(seen))
     return exp(round(drawn / STEP) * STEP)
 

@@ -135,6 +135,17 @@ def test_a_mac_is_timed_alone_and_in_company(world: World) -> None:
     assert set(world.changed) == {"device"}
 
 
+def test_a_slow_mac_that_gets_no_work_is_given_the_benefit_of_the_doubt(world: World) -> None:
+    for _ in range(9):
+        one = world.begin("job_1")
+        world.receive(one)
+        world.step(one)
+        world.end(one)
+    assert world.pace() < TRUE + SLACK
+    world.now += 48 * 3600
+    assert world.pace() == 1.0
+
+
 def test_while_a_prompt_is_read_nobody_is_timed(world: World) -> None:
     one = world.begin("job_1")
     world.receive(one)

@@ -101,6 +101,14 @@ def test_a_mac_is_believed_by_degrees() -> None:
     assert 0.5 < found[SEEN_MAX] < 0.56
 
 
+def test_what_is_old_is_believed_less() -> None:
+    found = [learnt_factor([0.5] * SEEN_MAX, age_seconds=hours * 3600) for hours in (0, 3, 6, 12, 24, 240)]
+    assert found == sorted(found)
+    assert (found[0] < 0.56, 0.68 < found[2] < 0.78, found[-1]) == (True, True, 1.0)
+    # A clock that goes back makes nothing believed more.
+    assert learnt_factor([0.5], age_seconds=-60) == learnt_factor([0.5])
+
+
 @given(st.lists(st.floats(0.05, 3.0), min_size=1, max_size=SEEN_MAX))
 def test_a_factor_lies_between_one_and_what_was_seen(seen: list[float]) -> None:
     found = learnt_factor(seen)
