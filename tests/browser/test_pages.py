@@ -95,6 +95,37 @@ def test_on_a_phone_the_pages_are_behind_a_button(
     page.wait_for_url(f"{world}/{code}/privacy")
 
 
+@pytest.mark.parametrize("slug", ["about", "clusters", "ultra"])
+def test_commands_break_between_words_only_and_are_copied_as_they_stand(
+    world: str, visit: NewVisit, slug: str
+) -> None:
+    page = visit(**PHONE).page
+    page.goto(f"{world}/ar/{slug}")
+    commands: list[str] = page.locator("pre code").evaluate_all(
+        "(all) => all.map((each) => each.textContent)"
+    )
+    assert commands
+    assert not any("<" in command for command in commands)
+    broken = page.locator("pre span").evaluate_all(
+        "(words) => words.filter((word) => word.getClientRects().length > 1).map((word) => word.textContent)"
+    )
+    assert broken == []
+
+
+@pytest.mark.parametrize("width", [718, 1040])
+def test_paper_holds_the_result_and_nothing_to_press(world: str, visit: NewVisit, width: int) -> None:
+    page = visit(viewport={"width": width, "height": 900}).page
+    page.goto(f"{world}/pl/calculator")
+    page.get_by_role("link", name=texts_of("pl").text("calc-example")).click()
+    page.wait_for_url("**/pl/calculator?*")
+    page.emulate_media(media="print")
+    assert page.locator(".way").count() == 4
+    assert page.locator(".verdict-card").is_visible()
+    pressed = ".top nav, .top .button, .actions, .skip"
+    assert not any(each.is_visible() for each in page.locator(pressed).all())
+    assert page.locator(".top").evaluate("(top) => getComputedStyle(top).position") == "relative"
+
+
 @pytest.mark.parametrize("slug", SLUGS)
 def test_a_page_stands_without_javascript_and_in_forced_colours(
     world: str, visit: NewVisit, slug: str
