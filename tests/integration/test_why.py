@@ -92,7 +92,7 @@ def slowly(text: str, *, pause_seconds: float) -> Behaviour:
 async def test_a_slow_mac_is_timed_reckoned_with_and_told(
     coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
 ) -> None:
-    ada, text = coordinator.client("Ada"), "one two three four five six seven " * 6
+    ada, text = coordinator.client("Ada"), "one two three four five six seven eight nine ten"
     assert len(coordinator.shelf.ids(text)) > DECODED_TOKENS_MIN
     before = (await why_of(ada, node))["speed"]
     assert (before["decode_of_forecast"], before["decode_timed"], before["change"]) == (1.0, 0, None)
