@@ -178,7 +178,9 @@ def _example(market: Market, language: str) -> str:
 
 def _when(moment_us: int, texts: Texts) -> str:
     moment = datetime.fromtimestamp(moment_us / 1e6, UTC)
-    date = format_date(moment, "long", locale=texts.language.code)
+    # Shorter Arabic dates are figures alone, and Polish months lose their ending; English fits a phone.
+    length = "medium" if texts.language.code == "en" else "long"
+    date = format_date(moment, length, locale=texts.language.code)
     # The time with its zone keeps its order where text runs from right to left, and stays on a line.
     time = f"\u2068{format_time(moment, 'HH:mm', locale=texts.language.code)}\u00a0UTC\u2069"
     joined = str(get_datetime_format("medium", locale=texts.language.code))
