@@ -259,8 +259,10 @@ class Endings:
         self.have_written(write, what="health")
 
     def _store_pace(self, device: str) -> None:
+        store = self.paces.writer(device)
+
         def write(session: Session) -> Written[None]:
-            self.paces.store(session, device)
+            store(session)
             return Written(None)
 
         self.have_written(write, what="pace")

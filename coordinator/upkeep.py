@@ -15,6 +15,7 @@ from sqlalchemy import delete
 from coordinator.db import Database, database_now_us
 from coordinator.jobs.models import JobPayload
 from coordinator.nodes.models import Enrolment
+from coordinator.nodes.pace_book import drop_old_paces
 from coordinator.policy.grants import grant_first_hours, top_up_pools
 from coordinator.policy.held import release_held_pay
 from coordinator.seats.credit import credit_missed_slots, credit_slots
@@ -130,6 +131,7 @@ SCHEDULE: Final = (
     Chore("expire_holds", _plain(expire_holds), 60.0),
     Chore("drop_old_results", _plain(drop_old_results), 300.0),
     Chore("drop_old_enrolments", _plain(drop_old_enrolments), 300.0),
+    Chore("drop_old_paces", _plain(drop_old_paces), 3600.0),
     Chore("release_held_pay", _plain(release_held_pay), 600.0),
     Chore("grant_seats", _plain(grant_seats), 60.0),
     Chore("credit_slots", _plain(credit_slots), 60.0),

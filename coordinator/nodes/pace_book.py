@@ -3,7 +3,7 @@
 The time between two changes on a node, while all that runs there is being decoded, is a *stretch*:
 each attempt's tokens in it are one observation. A prompt that is read alone by a loaded model is
 another. Factors are kept by device in the database, since a Mac stays as fast as it is when the
-coordinator restarts. All methods but `load` and `store` run on the event loop's thread.
+coordinator restarts. All methods but `load` run on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from coordinator import clock
-from coordinator.db import database_now_us
+from coordinator.db import Database, database_now_us
 from coordinator.live import LiveAttempt, LiveJob
 from coordinator.nodes.channel import Fleet
 from coordinator.nodes.models import DevicePace
@@ -26,6 +26,7 @@ from coordinator.placement.learning import SEEN_MAX, Stretch, learnt_factor, see
 
 PPM: Final = 1_000_000
 MICROSECONDS: Final = 1_000_000
+KEEP_SECONDS: Final = 86_400.0  # four half-lives: by then it says next to nothing
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class _Seen:
     decoding: deque[float] = field(default_factory=lambda: deque(maxlen=SEEN_MAX))
     reading: deque[float] = field(default_factory=lambda: deque(maxlen=SEEN_MAX))
     at: float = 0.0  # monotonic, of the last one
+    told_at: float = 0.0  # and when it was last stored
 
     def pace(self, now: float) -> Pace:
         """As it is reckoned with at that time."""
@@ -181,41 +183,61 @@ class PaceBook:
             self._note(attempt.device, reading=factor)
 
     def _note(self, device: str, *, decoding: float | None = None, reading: float | None = None) -> None:
-        before, seen = self.of(device), self._seen.setdefault(device, _Seen())
+        now = clock.monotonic()
+        before, seen = self.of(device), self._seen.get(device)
+        if seen is None or now - seen.at > KEEP_SECONDS:
+            seen = self._seen[device] = _Seen()
         if decoding is not None:
             seen.decoding.append(decoding)
         if reading is not None:
             seen.reading.append(reading)
-        seen.at = clock.monotonic()
-        after = self.of(device)
-        if (after.decode_factor, after.prefill_factor) != (before.decode_factor, before.prefill_factor):
+        seen.at, after = now, seen.pace(now)
+        is_changed = (after.decode_factor, after.prefill_factor) != (
+            before.decode_factor,
+            before.prefill_factor,
+        )
+        if is_changed or now - seen.told_at > KEEP_SECONDS / 2:
+            seen.told_at = now
             self.on_change(device)
 
     # -- the database ----------------------------------------------------------------------------
 
-    def store(self, session: Session, device: str) -> None:
-        """Write what was seen of the device."""
-        _ = session.execute(delete(DevicePace).where(DevicePace.device == device))
-        seen = self._seen[device]
-        session.add(
-            DevicePace(
-                device=device,
-                decode_median_ppm=_median_ppm(seen.decoding),
-                decode_seen=len(seen.decoding),
-                prefill_median_ppm=_median_ppm(seen.reading),
-                prefill_seen=len(seen.reading),
-                at_us=database_now_us(session) + round((seen.at - clock.monotonic()) * MICROSECONDS),
-            )
-        )
+    def writer(self, device: str) -> Callable[[Session], None]:
+        """What writes, on any thread, what is known of the device now."""
+        seen, at = self._seen[device], self._seen[device].at
+        values = {
+            "decode_median_ppm": _median_ppm(seen.decoding),
+            "decode_seen": len(seen.decoding),
+            "prefill_median_ppm": _median_ppm(seen.reading),
+            "prefill_seen": len(seen.reading),
+        }
+
+        def write(session: Session) -> None:
+            _ = session.execute(delete(DevicePace).where(DevicePace.device == device))
+            at_us = database_now_us(session) + round((at - clock.monotonic()) * MICROSECONDS)
+            session.add(DevicePace(device=device, at_us=at_us, **values))
+
+        return write
 
     def load(self, session: Session) -> None:
         """Take up what was stored, as if all that was seen had been alike. Before the first job."""
         zero_us = database_now_us(session) - round(clock.monotonic() * MICROSECONDS)
         for row in session.scalars(select(DevicePace)):
-            seen = _Seen(at=(row.at_us - zero_us) / MICROSECONDS)
+            at = (row.at_us - zero_us) / MICROSECONDS
+            seen = _Seen(at=at, told_at=at)
             seen.decoding.extend([row.decode_median_ppm / PPM] * row.decode_seen)
             seen.reading.extend([row.prefill_median_ppm / PPM] * row.prefill_seen)
             self._seen[row.device] = seen
+
+
+def drop_old_paces(database: Database) -> int:
+    """Delete what was seen too long ago to count. Returns how many."""
+    with database.write() as session:
+        oldest_us = database_now_us(session) - round(KEEP_SECONDS * MICROSECONDS)
+        done = session.execute(
+            delete(DevicePace).where(DevicePace.at_us < oldest_us).returning(DevicePace.device)
+        )
+        return len(done.all())
 
 
 def _median_ppm(factors: Collection[float]) -> int:

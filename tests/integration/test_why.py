@@ -9,10 +9,11 @@ from typing import Any
 
 import httpx2
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 from typer.testing import CliRunner
 
 from coordinator.nodes.models import DevicePace
+from coordinator.nodes.pace_book import drop_old_paces
 from coordinator.nodes.why import NONCE_HEADER
 from coordinator.placement.learning import DECODED_TOKENS_MIN
 from node_agent.cli import app as node_app
@@ -28,6 +29,8 @@ from tests.integration.asking_why import away, looked_at, submitted
 from tests.integration.records import error_of
 
 pytestmark = pytest.mark.anyio
+
+HOUR_US = 3_600_000_000
 
 
 @pytest.fixture
@@ -114,6 +117,7 @@ async def test_a_slow_mac_is_timed_reckoned_with_and_told(
             return session.scalars(select(DevicePace)).one_or_none()
 
     await wait_until(lambda: stored() is not None, "its pace on record")
+    assert drop_old_paces(coordinator.database) == 0
     coordinator.stop()
     _ = coordinator.start()
     _ = await node.connect()
@@ -127,6 +131,10 @@ async def test_a_slow_mac_is_timed_reckoned_with_and_told(
         return 1.0 if row is None else book.table.speeds.machine(int(book.table.classes[row])).decode_factor
 
     await wait_until(lambda: reckoned() < 0.5, "the table of Macs")
+    with coordinator.database.write() as session:
+        _ = session.execute(update(DevicePace).values(at_us=DevicePace.at_us - 25 * HOUR_US))
+    assert drop_old_paces(coordinator.database) == 1
+    assert stored() is None
 
 
 async def test_the_mac_itself_asks_with_its_key(

@@ -133,6 +133,15 @@ def test_a_mac_is_timed_alone_and_in_company(world: World) -> None:
     assert pace.decode_seen == 9  # of 15, the last ones
     assert pace.decode_factor == pytest.approx(TRUE, abs=SLACK)
     assert set(world.changed) == {"device"}
+    # A Mac that stays as it is is stored now and then, so that what is known of it does not grow old.
+    told = len(world.changed)
+    for _ in range(30):
+        world.now += 3600
+        one = world.begin("job_3")
+        world.receive(one)
+        world.step(one)
+        world.end(one)
+    assert told < len(world.changed) < told + 8
 
 
 def test_a_slow_mac_that_gets_no_work_is_given_the_benefit_of_the_doubt(world: World) -> None:
@@ -144,6 +153,12 @@ def test_a_slow_mac_that_gets_no_work_is_given_the_benefit_of_the_doubt(world: W
     assert world.pace() < TRUE + SLACK
     world.now += 48 * 3600
     assert world.pace() == 1.0
+    # What it does then is not weighed against what it did once.
+    one = world.begin("job_2")
+    world.receive(one)
+    world.step(one)
+    world.end(one)
+    assert world.book.of("device").decode_seen == 1
 
 
 def test_while_a_prompt_is_read_nobody_is_timed(world: World) -> None:
