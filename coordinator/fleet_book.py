@@ -40,9 +40,11 @@ IDS_MAX: Final = 500  # in one query
 
 @dataclass
 class _Work:
-    """What runs on one node: seconds until each attempt is expected to end, None where not known."""
+    """What runs on one node: seconds until each attempt is expected to end, None where not known, and
+    until the last of those without a token is expected to have its prompt read."""
 
     left: list[float | None] = field(default_factory=list[float | None])
+    clear_seconds: float = 0.0
     is_kept_apart: bool = False
 
 
@@ -171,6 +173,8 @@ class FleetBook:
             if live.attempt is not None:
                 work = found.setdefault(live.attempt.node_id, _Work())
                 work.left.append(live.seconds_left(now, wall_us))
+                if live.attempt.first_token_us is None and live.attempt.read_at is not None:
+                    work.clear_seconds = max(work.clear_seconds, live.attempt.read_at - now)
                 work.is_kept_apart = work.is_kept_apart or live.is_kept_apart
         return found
 
@@ -237,7 +241,14 @@ class FleetBook:
             is_online=not channel.is_closed,
             is_suspect=now - channel.heard_at > self._settings.node_suspect_seconds,
             mode=channel.mode,
-            slots=tuple(replace(slot, is_warm=channel.is_warm(slot.card_revision)) for slot in slots),
+            slots=tuple(
+                replace(
+                    slot,
+                    is_warm=channel.is_warm(slot.card_revision),
+                    clear_seconds=work.clear_seconds if slot.live else 0.0,
+                )
+                for slot in slots
+            ),
             standing=self._health.standing(channel.device),
             is_kept_apart=work.is_kept_apart,
             given_seconds=given,

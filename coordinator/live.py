@@ -44,6 +44,7 @@ class LiveAttempt:
     is_proven: bool = True
     had_company: bool = False  # other attempts ran on the node, at some time, beside it
     ends_at: float | None = None  # monotonic; as forecast when it was offered
+    read_at: float | None = None  # the same of its prompt
     tokens_expected: int | None = None  # of its answer, when it was offered
     is_from_before: bool = False  # taken up from the database: its node has yet to come back
     was_taken_up: bool = False  # an earlier process began it, and may have told its node to stop

@@ -87,9 +87,10 @@ class Offers:
             node_id=choice.node_id,
             device=channel.device if channel is not None else "",
             deadline_seconds=deadline,
-            is_loaded=choice.forecast.load_seconds == 0,
+            is_loaded=choice.forecast.load_seconds + choice.forecast.wait_seconds == 0,
         )
         attempt.ends_at = attempt.begun_at + choice.forecast.total_seconds
+        attempt.read_at = attempt.ends_at - choice.forecast.decode_seconds
         attempt.tokens_expected = one.facts.answer_tokens
         if channel is None or not channel.send(self._relay.offer_of(live, attempt)):
             self._endings.drop_attempt(live, "lost", "node_left", is_fault=False)

@@ -247,7 +247,8 @@ class Fleet:
         self._write_times(row, host, now)
         self.live[row] = host.live
         for slot in reversed(host.slots):
-            self.first_slot[row] = self.slots.add(row, slot, int(self.first_slot[row]))
+            first = int(self.first_slot[row])
+            self.first_slot[row] = self.slots.add(row, slot, first, now_seconds=now)
         self._refresh(row)
 
     def _write_times(self, row: int, host: HostFacts, now: float) -> None:

@@ -62,8 +62,11 @@ class Look:
         return speeds.step_seconds(self.job.card, self.revision, context_tokens=self.context, batch=batch)
 
 
-def look_at(job: JobFacts, fleet: Fleet) -> Look:
-    """All hosts past all gates but those of the submitter's speed, each with its seat and seconds."""
+def look_at(job: JobFacts, fleet: Fleet, *, now_seconds: float = 0.0) -> Look:
+    """All hosts past all gates but those of the submitter's speed, each with its seat and seconds.
+
+    `now_seconds` is on the clock that the fleet was told.
+    """
     revision, rows, speeds = job.revision, fleet.rows, fleet.speeds
     middle = job.prompt_tokens + job.answer_tokens / 2
     alone = speeds.step_seconds(job.card, revision, context_tokens=middle)
@@ -91,7 +94,7 @@ def look_at(job: JobFacts, fleet: Fleet) -> Look:
     was_open = look.code == ABLE
     _room(look, was_open)
     _seconds(look, absent)
-    _seats(look, was_open)
+    _seats(look, was_open, now_seconds)
     _crowded(look)
     return look
 
@@ -191,7 +194,7 @@ def _seconds(look: Look, absent: NDArray[np.bool_] | None) -> None:
     look.cost = look.total.copy()
 
 
-def _seats(look: Look, was_open: NDArray[np.bool_]) -> None:
+def _seats(look: Look, was_open: NDArray[np.bool_], now: float) -> None:
     """Seats in slots of the model, where the job's context fits into them."""
     slots = look.fleet.slots
     found = slots.of_model(look.revision)
@@ -205,14 +208,22 @@ def _seats(look: Look, was_open: NDArray[np.bool_]) -> None:
     rows = slots.row[found]
     look.code[rows] = ABLE
     prompt, decode, delay = _beside(look, found)
-    load = np.where(slots.warm[found] > 0, 0.0, look.load.take(look.classes[rows]))
-    total = load + prompt + decode
+    total = seat_wait(look, found, now) + prompt + decode
     cost = total + delay
     if look.fleet.has_several:
         # Where a host has two such slots the better one is written last.
         order = np.argsort(-cost, kind="stable")
         rows, found, total, cost = rows[order], found[order], total[order], cost[order]
     look.seat[rows], look.total[rows], look.cost[rows] = found, total, cost
+
+
+def seat_wait(look: Look, found: NDArray[np.int32], now: float) -> Floats:
+    """Seconds until these slots begin to read the job's prompt: those before it first, and the model
+    loaded where it is not."""
+    slots = look.fleet.slots
+    ahead = np.maximum(slots.clear_at[found] - now, 0.0)
+    is_ready = (slots.warm[found] > 0) | (ahead > 0)
+    return np.where(is_ready, ahead, look.load.take(look.classes[slots.row[found]]))
 
 
 def _beside(look: Look, found: NDArray[np.int32]) -> tuple[Floats, Floats, Floats]:

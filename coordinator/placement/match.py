@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from coordinator.placement import survival
 from coordinator.placement.fleet import VACANT, Fleet, tie_of
-from coordinator.placement.gates import ABLE, Floats, Look, fail, look_at
+from coordinator.placement.gates import ABLE, Floats, Look, fail, look_at, seat_wait
 from coordinator.placement.reject import CODES, PASSING_REASONS, REASONS, RejectReason
 from coordinator.placement.slots import NOBODY
 from coordinator.placement.types import (
@@ -101,17 +101,20 @@ def decide(
     now_seconds: float = 0.0,
 ) -> Decision:
     """The same on a fleet that is kept. `now_seconds` is on the clock that the fleet was told."""
-    look = look_at(job, fleet)
+    look = look_at(job, fleet, now_seconds=now_seconds)
+    fleet.slots.note_weights(look.revision, look.weights)
     is_able = look.code == ABLE
     if not is_able.any():
         return _not_placed(look, now_seconds)
-    scale = _Scale(policy, _kept_bytes(look, outlook), outlook.week_seconds, _horizon(look, is_able, policy))
+    scale = _Scale(
+        policy, _kept_bytes(look, outlook), outlook.week_seconds, _horizon(look, is_able, policy), now_seconds
+    )
     near = _near(look, is_able, scale, now_seconds)
     cost, staying, before = _weighed(look, near, scale)
     best = float(cost.min())
     # Memory that is kept for others sends a job to another host, and does not make it wait.
     plain = min(best, float(staying.min()))
-    if not job.is_overdue and _soonest(look, now_seconds)[1] * policy.hold_factor < plain:
+    if not job.is_overdue and _soonest(look, now_seconds, policy)[1] * policy.hold_factor < plain:
         fail(look, is_able, "better_soon")
         return _not_placed(look, now_seconds)
     limit = _limits(look, near, policy, best, now_seconds)
@@ -121,7 +124,8 @@ def decide(
     _tell_the_rest(look, near, (cost, staying, before), limit)
     row = int(near[chosen])
     look.code[row] = ABLE
-    return Decision(choice_at(look, row), row, int(look.seat[row]), look.code, look.total, look.revision)
+    choice = choice_at(look, row, now_seconds=now_seconds)
+    return Decision(choice, row, int(look.seat[row]), look.code, look.total, look.revision)
 
 
 # -- weighing --------------------------------------------------------------------------------------
@@ -130,12 +134,13 @@ def decide(
 @dataclass(frozen=True, slots=True)
 class _Scale:
     """What a decision weighs all hosts with: bytes kept for others, and for owners' habits the
-    moment and how many seconds ahead are looked at."""
+    moment and how many seconds ahead are looked at. `now_seconds` is on the fleet's clock."""
 
     policy: Policy
     kept: int | None
     week_seconds: float | None
     ahead_seconds: float
+    now_seconds: float
 
 
 def _horizon(look: Look, is_able: NDArray[np.bool_], policy: Policy) -> float:
@@ -168,8 +173,7 @@ def _weighed(look: Look, able: NDArray[np.intp], scale: _Scale) -> tuple[Floats,
     fleet, policy = look.fleet, scale.policy
     if not look.job.is_overdue:
         cost = cost + (policy.beside_factor - 1) * (cost - total)
-        goes = (look.seat[able] == NOBODY) & (fleet.first_slot[able] != NOBODY)
-        cost += np.where(goes, policy.switch_factor * look.load[look.classes[able]], 0.0)
+        cost += _turned_over(look, able, scale)
     before = staying = cost
     if scale.week_seconds is not None and fleet.has_curves:
         rates = survival.return_rates(
@@ -189,6 +193,20 @@ def _weighed(look: Look, able: NDArray[np.intp], scale: _Scale) -> tuple[Floats,
     return cost, staying, before
 
 
+def _turned_over(look: Look, able: NDArray[np.intp], scale: _Scale) -> Floats:
+    """What it costs by able host that a model goes to make room: the Mac loads, and what went must
+    be loaded again, sooner the fewer others hold it and the later it was asked for."""
+    fleet, policy = look.fleet, scale.policy
+    found = np.zeros(len(able))
+    at = np.flatnonzero((look.seat[able] == NOBODY) & (fleet.first_slot[able] != NOBODY))
+    rows = able[at]
+    load = look.load[look.classes[rows]]
+    again = fleet.slots.weights_lost(fleet.first_slot[rows]) / max(look.weights, 1) * load
+    idle = np.maximum(scale.now_seconds - fleet.fed_at[rows], 0.0)
+    found[at] = policy.switch_factor * load + policy.lost_factor * again * 0.5 ** (idle / policy.lost_half)
+    return found
+
+
 def _kept_bytes(look: Look, outlook: Outlook) -> int | None:
     """Hosts with so much room are kept back: jobs that need it are about, and few could take them."""
     larger = sorted(need for need in outlook.big_needs if need > look.needed)
@@ -205,8 +223,11 @@ def _kept_bytes(look: Look, outlook: Outlook) -> int | None:
     return None
 
 
-def _soonest(look: Look, now: float) -> tuple[int, float]:
-    """(row, seconds) of the busy host where the job would end first; (-1, inf) if none is known."""
+def _soonest(look: Look, now: float, policy: Policy | None = None) -> tuple[int, float]:
+    """(row, seconds) of the busy host where the job would end first; (-1, inf) if none is known.
+
+    With a policy the seconds are weighed with what those beside the job lose by it.
+    """
     fleet, rows = look.fleet, len(look.code)
     best = (NOBODY, float("inf"))
     kinds = ((CODES["slot_full"], fleet.seat_at, True), (CODES["memory_busy"], fleet.idle_at, False))
@@ -217,10 +238,26 @@ def _soonest(look: Look, now: float) -> tuple[int, float]:
         ends = np.maximum(until[busy] - now, 0.0) + (look.prompt + look.decode)[look.classes[busy]]
         if not is_loaded:
             ends += look.load[look.classes[busy]]
+        elif policy is not None:
+            ends += _among(look, busy, policy)
         first = np.flatnonzero(ends == ends.min())
         at = first[fleet.tie[busy[first]].argmin()]
         best = min(best, (int(busy[at]), float(ends[at])), key=lambda entry: entry[1])
     return best
+
+
+def _among(look: Look, rows: NDArray[np.intp], policy: Policy) -> Floats:
+    """Seconds by which a full slot's other attempts slow the job down once a seat is free, and those
+    that they lose, weighed."""
+    found = np.zeros(len(rows))
+    classes, others = look.classes[rows], np.maximum(look.fleet.live[rows].astype(np.int64) - 1, 0)
+    answer = look.job.answer_tokens
+    for count in np.unique(others[others > 0]):
+        here = others == count
+        step, before = look.step(int(count) + 1)[classes[here]], look.step(int(count))[classes[here]]
+        lost = count * ((step - before) * answer + look.prompt[classes[here]])
+        found[here] = (step - look.alone[classes[here]]) * answer + policy.beside_factor * lost
+    return found
 
 
 def _limits(look: Look, able: NDArray[np.intp], policy: Policy, best: float, now: float) -> Floats:
@@ -297,30 +334,38 @@ def _not_placed(look: Look, now: float) -> Decision:
     return Decision(choice, NOBODY, NOBODY, look.code, look.total, look.revision)
 
 
-def choice_at(look: Look, row: int) -> Placed:
+def choice_at(look: Look, row: int, *, now_seconds: float = 0.0) -> Placed:
     """The seat and forecast that an able host offers."""
     fleet, slot, job = look.fleet, int(look.seat[row]), look.job
     number = int(fleet.classes[row])
     is_seated = slot != NOBODY
     step = look.step(int(fleet.slots.live[slot]) + 1)[number] if is_seated else look.alone[number]
-    is_warm = is_seated and bool(fleet.slots.warm[slot])
-    load = 0.0 if is_warm else float(look.load[number])
-    if not is_seated and look.fetch is not None:
-        load += float(look.fetch[row])
+    wait, load = _until_read(look, row, slot, now_seconds)
     decode = float(step) * job.answer_tokens
     prompt = float(look.prompt[number])
     if is_seated and job.cached:
-        prompt = max(float(look.total[row]) - load - decode, 0.0)
+        prompt = max(float(look.total[row]) - wait - load - decode, 0.0)
     forecast = Forecast(
         load_seconds=load,
         prefill_seconds=prompt,
         decode_seconds=decode,
         tokens_per_second=1 / float(step),
+        wait_seconds=wait,
     )
     node_id = fleet.node_id(row)
     if is_seated:
         return Placed(node_id, fleet.slots.slot_id(slot), None, forecast, _counts(look))
     return Placed(node_id, None, _new_slot(look, row), forecast, _counts(look))
+
+
+def _until_read(look: Look, row: int, slot: int, now: float) -> tuple[float, float]:
+    """Seconds of waiting for what is under way there, and of loading, before the prompt is read."""
+    if slot != NOBODY:
+        seconds = float(seat_wait(look, np.array([slot], dtype=np.int32), now)[0])
+        is_under_way = bool(look.fleet.slots.warm[slot]) or look.fleet.slots.clear_at[slot] > now
+        return (seconds, 0.0) if is_under_way else (0.0, seconds)
+    load = float(look.load[int(look.fleet.classes[row])])
+    return 0.0, load if look.fetch is None else load + float(look.fetch[row])
 
 
 def _new_slot(look: Look, row: int) -> SlotPlan:

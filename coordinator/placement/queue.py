@@ -70,8 +70,9 @@ def take(fleet: Fleet, decision: Decision, choice: Placed, job: JobFacts, *, now
         )
         slot = fleet.make_slot(row, facts, plan.evict_slot_ids)
     fleet.set_live(slot, int(fleet.slots.live[slot]) + 1)
-    seconds = choice.forecast.total_seconds
-    fleet.give(row, seconds, now_seconds=now_seconds)
+    forecast, seconds = choice.forecast, choice.forecast.total_seconds
+    fleet.slots.clear_at[slot] = now_seconds + seconds - forecast.decode_seconds
+    fleet.give(row, seconds - forecast.wait_seconds, now_seconds=now_seconds)
     idle_at = float(fleet.idle_at[row])
     ends_at = now_seconds + seconds
     idle_at = max(idle_at, ends_at) if np.isfinite(idle_at) else ends_at

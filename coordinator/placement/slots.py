@@ -26,6 +26,7 @@ COLUMNS: Final[tuple[tuple[str, str], ...]] = (
     ("bytes", "i8"),
     ("next", "i4"),  # slot of the same host
     ("place", "i4"),  # among its model's slots
+    ("clear_at", "f8"),  # when its model is loaded and its attempts' prompts are read
 )
 
 
@@ -43,6 +44,7 @@ class SlotTable:
     bytes: NDArray[np.int64]
     next: NDArray[np.int32]
     place: NDArray[np.int32]
+    clear_at: NDArray[np.float64]
 
     def __init__(self) -> None:
         self._count = 0
@@ -52,6 +54,7 @@ class SlotTable:
         self._revisions: list[str] = []
         self._members: list[NDArray[np.int32]] = []
         self._sizes: list[int] = []
+        self._weights: list[int] = []
         for name, kind in COLUMNS:
             setattr(self, name, np.zeros(self._capacity, dtype=kind))
 
@@ -63,7 +66,20 @@ class SlotTable:
             self._revisions.append(revision)
             self._members.append(np.zeros(1, dtype=np.int32))
             self._sizes.append(0)
+            self._weights.append(0)
         return found
+
+    def note_weights(self, revision: str, weights_bytes: int) -> None:
+        """Remember how large a model is."""
+        self._weights[self.model_number(revision)] = weights_bytes
+
+    def weights_lost(self, slots: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Bytes of weights in each of these slots, divided by how many slots hold the same model.
+
+        0 for a model whose weights were not noted.
+        """
+        each = np.asarray(self._weights, dtype=np.float64) / np.maximum(np.asarray(self._sizes), 1)
+        return each[self.model[slots]]
 
     def of_model(self, revision: str) -> NDArray[np.int32]:
         """The numbers of a model's slots on all hosts."""
@@ -86,7 +102,7 @@ class SlotTable:
         """The model's revision of a slot."""
         return self._revisions[int(self.model[slot])]
 
-    def add(self, row: int, facts: SlotFacts, following: int) -> int:
+    def add(self, row: int, facts: SlotFacts, following: int, *, now_seconds: float = 0.0) -> int:
         """Enter a slot before the host's others, whose first is `following`; its number.
 
         Raises `ValueError` for an id that is too long.
@@ -99,7 +115,7 @@ class SlotTable:
         self.ids[slot], self.row[slot], self.model[slot] = key, row, model
         self.width[slot], self.live[slot] = min(facts.width, 255), min(facts.live, 255)
         self.warm[slot], self.tokens[slot], self.bytes[slot] = facts.is_warm, facts.tokens_max, facts.bytes
-        self.next[slot] = following
+        self.next[slot], self.clear_at[slot] = following, now_seconds + facts.clear_seconds
         members, size = self._members[model], self._sizes[model]
         if size == len(members):
             members = np.resize(members, int(size * GROWTH) + 1)

@@ -33,7 +33,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class SlotFacts:
-    """A slot as the database knows it."""
+    """A slot as the database knows it.
+
+    `clear_seconds` until its model is loaded and the prompts of its attempts are read, as forecast:
+    the next prompt waits for that. A slot that is to be clear is being loaded already, if it is not
+    warm.
+    """
 
     slot_id: str
     card_revision: str
@@ -42,6 +47,7 @@ class SlotFacts:
     tokens_max: int
     live: int
     is_warm: bool
+    clear_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -171,6 +177,8 @@ class Policy:
     `own_factor`: own Macs are preferred up to so many times the best one's seconds.
     `switch_factor`: a model that goes to make room costs so many times the new one's load besides:
     the Mac does nothing meanwhile, and what went is asked for again.
+    `lost_factor`: and so many times the load of the model that goes, divided by how many hold it,
+    and halved for each `lost_half` in which the host was given nothing: it will be asked for again.
     `beside_factor`: what the attempts of a slot lose by one more counts so many times, since those
     that come later lose it too.
     """
@@ -188,6 +196,8 @@ class Policy:
     own_factor: float = 3.0
     switch_factor: float = 0.5
     beside_factor: float = 1.25
+    lost_factor: float = 2.0
+    lost_half: float = 600.0
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket
 
 from coordinator import clock
 from coordinator.fleet_book import FleetBook
-from coordinator.live import LiveJobs
+from coordinator.live import LiveAttempt, LiveJob, LiveJobs
 from coordinator.nodes.channel import Channel, Fleet
 from coordinator.nodes.health_book import HealthBook
 from coordinator.nodes.pace_book import PaceBook
@@ -39,13 +39,14 @@ class World:
         self.channels = Fleet()
         self.health = HealthBook(self.settings)
         self.paces = PaceBook(self.channels)
+        self.jobs = LiveJobs()
         self.book = self.new_book()
 
     def new_book(self) -> FleetBook:
         return FleetBook(
             settings=self.settings,
             channels=self.channels,
-            jobs=LiveJobs(),
+            jobs=self.jobs,
             health=self.health,
             paces=self.paces,
             revisions=("0123456789abcdef-one", "fedcba9876543210-two"),
@@ -156,6 +157,36 @@ def test_slots_come_from_the_database_and_warmth_from_the_node(world: World) -> 
     assert bool(slots.warm[number])
     # What its own model holds is free for slots.
     assert world.book.table.limit[world.row("node_1")] == 7 * GIB
+
+
+class Under:
+    """A job under way: what the book asks of one."""
+
+    def __init__(self, attempt: LiveAttempt) -> None:
+        self.attempt = attempt
+        self.ended_at: float | None = None
+        self.job_id, self.is_kept_apart = "job_1", False
+
+    def seconds_left(self, now: float, wall_us: int) -> float | None:
+        """As forecast."""
+        return None if self.attempt.ends_at is None else self.attempt.ends_at - now
+
+
+def test_prompts_that_are_being_read_are_told_until_a_token_comes(world: World) -> None:
+    _ = world.come("node_1")
+    answered: Any = None
+    attempt = LiveAttempt(1, "node_1", "device", 60.0, answered, begun_at=world.now)
+    attempt.ends_at, attempt.read_at = world.now + 20.0, world.now + 8.0
+    _ = world.jobs.add(cast("LiveJob", cast("Any", Under(attempt))))
+    _ = world.look(SLOT)
+    slots = world.book.table.slots
+    (number,) = slots.of_model("r1")
+    assert slots.clear_at[number] == world.now + 8.0
+    attempt.first_token_us = 1
+    world.book.mark("node_1")
+    _ = world.look(SLOT)
+    (number,) = slots.of_model("r1")
+    assert slots.clear_at[number] == world.now
 
 
 def test_hunger_grows_only_while_a_node_could_work_and_does_not(world: World) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 
 from coordinator.catalogue.cards import load_catalogue
-from coordinator.placement.match import match
+from coordinator.placement.fleet import Fleet
+from coordinator.placement.match import decide, match
+from coordinator.placement.queue import place_queue
 from coordinator.placement.types import HostFacts, JobFacts, Outlook, Placed, Policy, SlotFacts
+from node_agent.sizing.speed import load_seconds
 from tests.properties.test_placement import OUTLOOKS, some_hosts, some_job
 from tests.unit.placement.test_match import make_host
 
@@ -97,3 +101,66 @@ def test_memory_that_is_kept_for_others_makes_no_job_wait() -> None:
     found = match(job_of(500), [idle, busy], policy=Policy(keep_factor=10.0), outlook=kept)
     assert isinstance(found, Placed)
     assert found.node_id == "node_idle"
+
+
+def test_of_two_models_the_one_that_others_hold_too_goes() -> None:
+    """Two equal Macs: what only one of them holds would have to be loaded again."""
+    third = "qwen2.5-7b-4bit"
+    jobs = [job_of(100, OTHER), job_of(100, NAME)]
+    for rare, common in (("a", "b"), ("b", "a")):
+        fleet = Fleet()
+        for name, held in ((rare, OTHER), (common, NAME), ("else", NAME)):
+            place = make_host(name, lent_gib=12, bandwidth_gb=300, slots=(slot_of(held),))
+            _ = fleet.put(replace(place, mode="away") if name == "else" else place)
+        for job in jobs:
+            _ = decide(job, fleet)
+        wanted = replace(job_of(100), job_id="job_3", card_revision=third)
+        found = decide(wanted, fleet, policy=Policy(band=1.0)).choice
+        assert isinstance(found, Placed)
+        assert found.node_id == f"node_{common}"
+        # One that was long given nothing is not missed.
+        for row in fleet.rows_of(frozenset({f"node_{rare}"})):
+            fleet.fed_at[row] = -1e6
+        found = decide(wanted, fleet, policy=Policy(band=1.0, hungry_after=1e12)).choice
+        assert isinstance(found, Placed)
+        assert found.node_id == f"node_{rare}"
+
+
+def test_prompts_that_are_read_before_it_are_waited_for() -> None:
+    ahead = replace(slot_of(NAME, live=1), clear_seconds=30.0)
+    behind = make_host("behind", lent_gib=12, bandwidth_gb=600, slots=(ahead,))
+    found = match(job_of(100), [behind])
+    assert isinstance(found, Placed)
+    assert found.forecast.wait_seconds == 30.0
+    assert found.forecast.load_seconds == 0.0
+    slow = make_host("slow", lent_gib=12, bandwidth_gb=40, slots=(slot_of(NAME),))
+    assert chosen(job_of(100), [behind, slow], Policy()) == "node_slow"
+    free = replace(behind, slots=(slot_of(NAME, live=1),))
+    assert chosen(job_of(100), [free, slow], Policy()) == "node_behind"
+
+
+def test_a_model_that_is_being_loaded_is_not_loaded_twice() -> None:
+    """What is left of the load is waited for, in place of a whole one."""
+    card = job_of(1).card
+    cold = replace(slot_of(NAME, live=1), is_warm=False)
+    whole = match(job_of(100), [make_host("a", lent_gib=12, slots=(cold,))])
+    rest = match(job_of(100), [make_host("a", lent_gib=12, slots=(replace(cold, clear_seconds=0.5),))])
+    assert isinstance(whole, Placed)
+    assert isinstance(rest, Placed)
+    assert whole.forecast.load_seconds >= load_seconds(card) * 0.9
+    assert (rest.forecast.load_seconds, rest.forecast.wait_seconds) == (0.0, 0.5)
+
+
+def test_a_choice_is_waited_for_by_the_next_until_its_prompt_is_read() -> None:
+    fleet = Fleet()
+    _ = fleet.put(make_host("a", lent_gib=12, bandwidth_gb=300))
+    first, second = (replace(job_of(100), job_id=f"job_{n}", prompt_tokens=3000) for n in (1, 2))
+    entries = place_queue([first, second], fleet, now_seconds=50.0)
+    forecasts = [one.decision.choice.forecast for one in entries if isinstance(one.decision.choice, Placed)]
+    assert len(forecasts) == 2
+    assert forecasts[0].wait_seconds == 0.0
+    begins = forecasts[0].load_seconds + forecasts[0].prefill_seconds
+    assert forecasts[1].wait_seconds == pytest.approx(begins)
+    # What it waits for is not work of that Mac for it.
+    given = sum(one.total_seconds for one in forecasts) - forecasts[1].wait_seconds
+    assert fleet.given[0] == pytest.approx(given)
