@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from tests.benchmarks.placement.deciding import Timing, measure
-from tests.benchmarks.placement.replay import OURS, Comparison, Light, compare, light, scene_at
+from tests.benchmarks.placement.replay import OURS, Comparison, Light, Outcome, compare, light, scene_at
 from tests.benchmarks.placement.scenes import Scene
 from tests.benchmarks.placement.traces import ENVIRONMENT, Request, read_trace, trace_files
 
@@ -40,9 +40,22 @@ def show_comparison(found: Comparison) -> None:
             f" {one.served:>7.1%} {one.wasted:>7.1%} {one.loads:>6} {one.growth:>7.2f}"
         )
     say(f"  {'no policy can beat':20} {found.bound:>7.1f}")
+    show_parts(found.ours)
     nearest = min(found.others, key=lambda one: one.mean)
     if nearest.mean <= 1.05 * found.bound:
         say(f"  {nearest.name} is within 5 % of the bound already")
+
+
+def show_parts(ours: Outcome) -> None:
+    """Where the mean of ours goes."""
+    parts = ours.parts
+    slower = parts.prompt + parts.alone - ours.best_alone
+    say(
+        f"  ours: queue {parts.waiting:.1f}, loading {parts.loading:.1f}, others' prompts"
+        f" {parts.reading_others:.1f}, shared batches {parts.beside:.1f}, owners' returns"
+        f" {parts.returned:.1f}, slower Mac than best {slower:.1f}, alone on the best"
+        f" {ours.best_alone:.1f}; {ours.held} loads planned"
+    )
 
 
 def show_light(found: Light) -> None:

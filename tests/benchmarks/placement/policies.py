@@ -16,6 +16,7 @@ from coordinator.placement.match import Decision, choice_at, decide
 from coordinator.placement.queue import hold_for, release_holds
 from coordinator.placement.slots import NOBODY
 from coordinator.placement.types import NotPlaced, Outlook, Placed, Policy
+from tests.benchmarks.placement.holding import hold_what_is_asked
 from tests.benchmarks.placement.world import Task, World
 
 LOOKED_AT: Final = 40  # jobs of the queue that are decided on after each event
@@ -31,6 +32,7 @@ class Ours:
     usage: Decayed = field(default_factory=Decayed)
     seconds: list[float] = field(default_factory=list[float])
     needs: dict[str, int] = field(default_factory=dict[str, int])
+    plan: Callable[[World], object] | None = hold_what_is_asked
 
     def place(self, world: World) -> None:
         """The queue in fair order, each choice seen by the next."""
@@ -85,6 +87,7 @@ class Pushed:
 
     rank: Rank
     random: Random = field(default_factory=lambda: Random(7))
+    plan: None = None
 
     def place(self, world: World) -> None:
         """As many as find a host."""
@@ -97,14 +100,14 @@ class Pushed:
             looks += 1
             if looks > LOOKED_AT:
                 break
-            look = look_at(job, world.fleet)
+            look = look_at(job, world.fleet, now_seconds=world.now)
             able = np.flatnonzero(look.code == ABLE)
             if not len(able):
                 hopeless[job.revision] = job.tokens
                 continue
             ranks = self.rank(look, able, self.random)
             row = int(able[np.lexsort((world.fleet.tie[able], look.total[able], ranks))[0]])
-            world.start(task, choice_at(look, row), row, int(look.seat[row]))
+            world.start(task, choice_at(look, row, now_seconds=world.now), row, int(look.seat[row]))
 
 
 @dataclass
@@ -112,6 +115,7 @@ class Pulled:
     """Each host with a free seat takes the oldest job that it can, of its loaded model first."""
 
     random: Random = field(default_factory=lambda: Random(7))
+    plan: None = None
 
     def place(self, world: World) -> None:
         """Hosts come in random order; each takes jobs until it has none that it could take."""
@@ -124,7 +128,7 @@ class Pulled:
                 continue
             if len(jobs) == LOOKED_AT:
                 break
-            looks[job.job_id] = look_at(job, world.fleet)
+            looks[job.job_id] = look_at(job, world.fleet, now_seconds=world.now)
             if (looks[job.job_id].code == ABLE).any():
                 jobs.append(task)
             else:
@@ -141,7 +145,7 @@ class Pulled:
             warm = [task for task in mine if looks[task.job.name].seat[row] != NOBODY]
             task = (warm or mine)[0]
             look = looks[task.job.name]
-            world.start(task, choice_at(look, row), row, int(look.seat[row]))
+            world.start(task, choice_at(look, row, now_seconds=world.now), row, int(look.seat[row]))
 
 
 def fewest_attempts(look: Look, able: NDArray[np.intp], random: Random) -> NDArray[np.float64]:

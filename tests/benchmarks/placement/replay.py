@@ -12,8 +12,19 @@ import numpy as np
 from coordinator.placement.types import Policy
 from node_agent.sizing import memory
 from tests.benchmarks.placement import bound
+from tests.benchmarks.placement.parts import Parts, mean_parts
 from tests.benchmarks.placement.policies import Ours, baselines
-from tests.benchmarks.placement.scenes import BANDS, HOUR, MODELS, Mac, Scene, model, some_jobs, some_macs
+from tests.benchmarks.placement.scenes import (
+    BANDS,
+    HOUR,
+    MODELS,
+    Job,
+    Mac,
+    Scene,
+    model,
+    some_jobs,
+    some_macs,
+)
 from tests.benchmarks.placement.traces import Request
 from tests.benchmarks.placement.world import World
 
@@ -27,7 +38,9 @@ WARM_SHARE: Final = 0.2  # of a scene's time
 class Outcome:
     """One policy on one scene: seconds of completion, and shares as fractions.
 
-    `growth` is the mean of the later half of the jobs over that of the earlier one.
+    `growth` is the mean of the later half of the jobs over that of the earlier one; `parts` are the
+    mean's, and `best_alone` what the jobs would take alone on the best Mac for each; `loads` those for
+    a job, `held` those that a plan asked for.
     """
 
     name: str
@@ -38,8 +51,11 @@ class Outcome:
     served: float
     wasted: float
     loads: int
+    held: int
     ends: float
     growth: float
+    parts: Parts
+    best_alone: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -132,9 +148,19 @@ def outcome(name: str, scene: Scene) -> Outcome:
         served=sum(host.served > 0 for host in fitting) / max(len(fitting), 1),
         wasted=float(np.mean([1 - used / lent for _, used, lent in world.given])) if world.given else 0.0,
         loads=len(world.given),
+        held=world.held,
         ends=world.now,
         growth=float(seconds[half:].mean() / seconds[:half].mean()),
+        parts=mean_parts([task.parts for task in tasks]),
+        best_alone=best_alone(scene, [task.job for task in tasks]),
     )
+
+
+def best_alone(scene: Scene, jobs: Sequence[Job]) -> float:
+    """Mean seconds of jobs each alone on the Mac that is fastest for it."""
+    kinds, factors = bound.kinds_of(scene.macs)
+    alone, _ = bound.job_tables(jobs, np.ones(bound.KINDS))
+    return float((alone[:, kinds, 0] / factors).min(axis=1).mean())
 
 
 def fits_any(mac: Mac) -> bool:

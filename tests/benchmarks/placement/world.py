@@ -8,16 +8,20 @@ models, and its attempts are queued again with what they delivered.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Protocol
+from typing import Final, Protocol
 
 from coordinator.placement.fleet import Fleet
+from coordinator.placement.match import plan_slot
 from coordinator.placement.types import HostFacts, JobFacts, Placed, SlotFacts
-from node_agent.sizing.speed import prompt_seconds, step_seconds
+from node_agent.sizing.speed import load_seconds, prompt_seconds, step_seconds
 from node_agent.sizing.work import machine_of, work_of
+from tests.benchmarks.placement.parts import Parts
 from tests.benchmarks.placement.scenes import Job, Mac, Scene, hardware_of, model
+
+PLAN_SECONDS: Final = 60.0
 
 
 @dataclass
@@ -34,6 +38,9 @@ class Task:
     is_read: bool = False
     ends: float = 0.0
     reading: float = 0.0
+    parts: Parts = field(default_factory=Parts)
+    is_again: bool = False
+    read_by: float = 0.0  # its prompt, as forecast
 
     def prompt_left(self, host: Host) -> float:
         """Seconds until its prompt, with what was delivered, is read."""
@@ -58,6 +65,7 @@ class Host:
     is_lent: bool = False
     tasks: list[Task] = field(default_factory=list[Task])
     loaded_at: float = 0.0
+    changed_at: float = float("-inf")  # when it was heard that another model is loaded
     at: float = 0.0
     version: int = 0
     served: int = 0
@@ -65,7 +73,10 @@ class Host:
 
 
 class Policy(Protocol):
-    """Who gets what: called whenever something changed."""
+    """Who gets what: called whenever something changed; `plan` every minute, if there is one."""
+
+    @property
+    def plan(self) -> Callable[[World], object] | None: ...
 
     def place(self, world: World) -> None: ...
 
@@ -79,6 +90,12 @@ def _step(kind: int, name: str, batch: int, context: int) -> float:
 @lru_cache(maxsize=200_000)
 def _prompt(kind: int, name: str, tokens: int) -> float:
     return prompt_seconds(work_of(model(name)), machine_of(hardware_of(kind)), tokens)
+
+
+def _context(tasks: Sequence[Task]) -> int:
+    """Tokens before a step on average, in steps of 256."""
+    context = sum(t.job.prompt + t.job.answer - t.left for t in tasks) / len(tasks)
+    return 256 * round(context / 256)
 
 
 class World:
@@ -96,6 +113,7 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self.is_changed = True
+        self.held = 0  # loads that a plan asked for
         self.open_jobs = len(self.tasks)
         for mac in scene.macs:
             row = self.fleet.put(self._facts(mac, is_lent=False))
@@ -107,6 +125,8 @@ class World:
                     self._at(end, self._withdraw(host))
         for task in self.tasks:
             self._at(task.job.at, self._arrive(task))
+        if policy.plan is not None:
+            self._at(PLAN_SECONDS, self._plan)
 
     def run(self, until: float | None = None) -> None:
         """Until all jobs are done, or that moment has come."""
@@ -152,29 +172,56 @@ class World:
             )
             host.slot = self.fleet.make_slot(row, facts, plan.evict_slot_ids)
             host.model = task.job.model
-            host.loaded_at = self.now + choice.forecast.load_seconds
+            # A load that has begun is not broken off.
+            host.loaded_at = max(self.now, host.loaded_at) + choice.forecast.load_seconds
+            host.changed_at = host.loaded_at
             self.given.append((self.now, plan.bytes, host.mac.hardware.lent_bytes))
         elif slot != host.slot:
             raise AssertionError("a seat in a slot that is not there")
         _ = self.queue.pop(task.job.name)
+        waited = self.now - task.waiting_since
+        task.is_again = task.started is not None
+        task.parts.wait(waited, is_again=task.is_again)
         task.started = task.started if task.started is not None else self.now
-        task.waited = max(task.waited, self.now - task.waiting_since)
+        task.waited = max(task.waited, waited)
         task.is_read, task.reading, task.left = False, 0.0, float(task.job.answer - task.delivered)
-        task.ends = (
-            max(self.now, host.loaded_at) + choice.forecast.total_seconds - choice.forecast.load_seconds
-        )
+        task.ends = self.now + choice.forecast.total_seconds
         host.tasks.append(task)
         host.served += 1
         self.fleet.set_live(host.slot, len(host.tasks))
-        self.fleet.give(row, choice.forecast.total_seconds, now_seconds=self.now)
+        task.read_by = task.ends - choice.forecast.decode_seconds
+        forecast = choice.forecast
+        self.fleet.give(row, forecast.total_seconds - forecast.wait_seconds, now_seconds=self.now)
         self._expect(host)
         self._schedule(host)
+
+    def load(self, host: Host, name: str) -> None:
+        """Let an idle host load a model that nobody sits in yet."""
+        self._advance(host)
+        card, lent = model(name), host.mac.hardware.lent_bytes
+        plan = plan_slot(JobFacts("", card, prompt_tokens=1, max_tokens=1), lent, host.mac.hardware.width)
+        if plan is None:
+            raise AssertionError("a plan for a host that has no room")
+        going = [self.fleet.slots.slot_id(slot) for slot in self.fleet.slots.of(host.slot)]
+        seconds = load_seconds(card)
+        facts = SlotFacts(f"slot_{host.row}", name, plan.bytes, plan.width, plan.tokens_max, 0, is_warm=True)
+        host.slot = self.fleet.make_slot(host.row, facts, going)
+        host.model, host.loaded_at = name, self.now + seconds
+        host.changed_at = host.loaded_at
+        self._expect(host)
+        self.held += 1
+        self.is_changed = True
 
     # -- events ------------------------------------------------------------------------------------
 
     def _at(self, when: float, what: Callable[[], None]) -> None:
         self._count += 1
         heapq.heappush(self._events, (when, self._count, what))
+
+    def _plan(self) -> None:
+        if self.policy.plan is not None:
+            self.policy.plan(self)
+        self._at(self.now + PLAN_SECONDS, self._plan)
 
     def _arrive(self, task: Task) -> Callable[[], None]:
         def arrive() -> None:
@@ -233,8 +280,11 @@ class World:
     def _seconds(self, host: Host) -> float:
         """A step of the batch as it is."""
         read = [task for task in host.tasks if task.is_read]
-        context = sum(t.job.prompt + t.job.answer - t.left for t in read) / len(read)
-        return _step(host.mac.kind, host.model, len(read), 256 * round(context / 256)) / host.mac.factor
+        return _step(host.mac.kind, host.model, len(read), _context(read)) / host.mac.factor
+
+    def _step_alone(self, host: Host) -> float:
+        """What a step would be with one of these attempts alone."""
+        return _step(host.mac.kind, host.model, 1, _context(host.tasks)) / host.mac.factor
 
     def _next(self, host: Host) -> tuple[float, Task | None]:
         """(seconds to the next change, the task whose prompt is being read)."""
@@ -245,16 +295,22 @@ class World:
 
     def _advance(self, host: Host) -> None:
         """Work until now."""
-        host.at = max(host.at, min(host.loaded_at, self.now))
+        begins = max(host.at, min(host.loaded_at, self.now))
+        for task in host.tasks:
+            task.parts.loading += begins - host.at
+        host.at = begins
         while host.tasks and host.at < self.now:
             left, unread = self._next(host)
             spent = min(left, self.now - host.at)
             if unread is not None:
                 unread.read_for(spent, host)
-            else:
-                steps = spent / self._seconds(host)
                 for task in host.tasks:
-                    task.left -= steps
+                    task.parts.read(spent, is_own=task is unread, is_again=task.is_again)
+            else:
+                step, alone = self._seconds(host), self._step_alone(host)
+                for task in host.tasks:
+                    task.left -= spent / step
+                    task.parts.decode(spent, alone=spent / step * alone)
             # The last bits of a sum of seconds must not keep a host from ending a turn.
             host.at = self.now if spent >= self.now - host.at else host.at + max(spent, 1e-9)
             self._end_turns(host)
@@ -291,3 +347,6 @@ class World:
         self.fleet.expect_free(
             host.row, seat_at=min(ends, default=self.now), idle_at=max(ends, default=self.now)
         )
+        unread = [task.read_by for task in host.tasks if not task.is_read]
+        if host.slot >= 0:
+            self.fleet.slots.clear_at[host.slot] = max([host.loaded_at, *unread])
