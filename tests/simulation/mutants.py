@@ -1,7 +1,7 @@
 """Faults seeded into the product's code, each of which the simulator must find.
 
-A fault replaces one text, which must stand exactly once in its file; it is put in while the module
-is imported, in a process of its own.
+A fault replaces one text, or several, each of which must stand exactly once in its file; they are put
+in while the modules are imported, in a process of its own.
 """
 
 from __future__ import annotations
@@ -25,12 +25,21 @@ SILENT_LEVEL: Final = 50
 
 @dataclass(frozen=True)
 class Mutant:
-    """One seeded fault: in `module`, `old` becomes `new`."""
+    """One seeded fault: in `module`, `old` becomes `new`.
+
+    `also` are further (module, old, new), for what two guards keep from happening.
+    """
 
     name: str
     module: str
     old: str
     new: str
+    also: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def edits(self) -> tuple[tuple[str, str, str], ...]:
+        """All of them."""
+        return ((self.module, self.old, self.new), *self.also)
 
 
 MUTANTS: Final = (
@@ -177,6 +186,7 @@ MUTANTS: Final = (
         "coordinator.settlement",
         " or job.fence != end.fence",
         "",
+        also=(("coordinator.dispatch", " or live.is_being_queued:", ":"),),
     ),
     Mutant(
         "reservation of unknown fate forgotten",
@@ -211,11 +221,14 @@ MUTANTS: Final = (
 )
 
 
+Edits = tuple[tuple[str, str, str], ...]
+
+
 @final
 class _Loader(importlib.machinery.SourceFileLoader):
-    def __init__(self, mutant: Mutant, name: str, path: str) -> None:
+    def __init__(self, mutant: Mutant, edits: Edits, name: str, path: str) -> None:
         super().__init__(name, path)
-        self._mutant = mutant
+        self._mutant, self._edits = mutant, edits
 
     def get_code(self, fullname: str) -> Any:
         # Past the cache of compiled code.
@@ -223,9 +236,11 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
     def get_data(self, path: Any) -> bytes:
         text = super().get_data(path).decode()
-        if text.count(self._mutant.old) != 1:
-            raise MutantError(f"{self._mutant.name}: its text is not in {self._mutant.module} once")
-        return text.replace(self._mutant.old, self._mutant.new).encode()
+        for module, old, new in self._edits:
+            if text.count(old) != 1:
+                raise MutantError(f"{self._mutant.name}: its text is not in {module} once")
+            text = text.replace(old, new)
+        return text.encode()
 
 
 class MutantError(RuntimeError):
@@ -238,12 +253,13 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._mutant = mutant
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        if fullname != self._mutant.module:
+        edits = tuple(edit for edit in self._mutant.edits if edit[0] == fullname)
+        if not edits:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is None or spec.origin is None:
             return None
-        spec.loader = _Loader(self._mutant, fullname, spec.origin)
+        spec.loader = _Loader(self._mutant, edits, fullname, spec.origin)
         return spec
 
 
@@ -252,8 +268,9 @@ def install() -> None:
     name = os.environ.get(VARIABLE)
     if name is not None:
         (mutant,) = (one for one in MUTANTS if one.name == name)
-        if mutant.module in sys.modules:
-            raise MutantError(f"{mutant.module} is imported already")
+        for module, _, _ in mutant.edits:
+            if module in sys.modules:
+                raise MutantError(f"{module} is imported already")
         sys.meta_path.insert(0, _Finder(mutant))
 
 

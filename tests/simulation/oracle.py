@@ -114,13 +114,16 @@ class Oracle:
         self.jobs: dict[str, JobRow] = {}
         self.attempts: dict[tuple[str, int], AttemptRow] = {}
         self.books: Final = Books()
+        # Attempts whose nodes told this coordinator, in time, that their owners are back.
+        self.owner_returned: Final[set[tuple[str, int]]] = set()
         self._paused_until: dict[tuple[str, str], float] = {}
         self._seen_ended: set[tuple[str, int]] = set()
         self.commits = 0
 
-    def forget_pauses(self) -> None:
-        """The coordinator is a new process: who failed before is not known to it."""
+    def forget_process(self) -> None:
+        """The coordinator is a new process: who failed before, or was being told of, is unknown to it."""
         self._paused_until.clear()
+        self.owner_returned.clear()
 
     def look(self) -> None:
         """Something was committed."""
@@ -200,6 +203,8 @@ class Oracle:
         self._tell("database", f"{name} {before.state} -> {attempt.state} {attempt.reason or ''}")
         if attempt.state in LIVE_ATTEMPT:
             return
+        if (attempt.job_id, attempt.fence) in self.owner_returned and attempt.state != "reclaimed":
+            self._violate("L7 owner first", f"{name}: its owner's return is {attempt.state} {attempt.reason}")
         if attempt.reason in FAULTS and attempt.state in {"lost", "failed"}:
             until = self._now() + PAUSE_SECONDS - PAUSE_SLACK_SECONDS
             self._paused_until[attempt.job_id, attempt.node_id] = until

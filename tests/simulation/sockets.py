@@ -214,6 +214,7 @@ class ServerSocket:
         self._waiter: asyncio.Future[None] | None = None
         self._is_closing = False
         self.is_over = False
+        self.on_read: Callable[[str], None] = lambda _: None  # with each frame, just before it is handled
 
     def arrive(self, item: str | int) -> None:
         """A frame from the node, or the code with which its end closed."""
@@ -244,6 +245,7 @@ class ServerSocket:
         if isinstance(item, int):
             raise WebSocketDisconnect(item)
         _ = self._frames.popleft()
+        self.on_read(item)
         return item
 
     async def send_text(self, text: str) -> None:

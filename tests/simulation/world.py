@@ -159,9 +159,21 @@ class World:
         self._connections += 1
         draws = self.draws_of(f"socket/{mac.spec.index}/{self._connections}")
         socket = Socket(self.loop, mac.cable, mac, draws, self.coordinator.app)
+        socket.server.on_read = lambda text: self._read(mac, text)
         self._sockets.append(socket)
         _ = self.loop.start(_serve_socket(socket), life)
         return socket
+
+    def _read(self, mac: Mac, text: str) -> None:
+        """The coordinator handles a frame: what a current attempt says of its owner must be taken."""
+        runtime, message = self.coordinator.runtime, wire.parse_to_coordinator(text)
+        if runtime is None or not isinstance(message, wire.Failed) or message.code != "reclaimed":
+            return
+        live = runtime.jobs.get(message.job_id)
+        if live is None or live.is_ending or live.attempt is None:
+            return
+        if (live.attempt.fence, live.attempt.node_id) == (message.fence, mac.node_id):
+            self.oracle.owner_returned.add((message.job_id, message.fence))
 
     def attempts_elsewhere(self, mac: Mac) -> list[tuple[str, int]]:
         """Job and fence of attempts that run on other Macs."""
@@ -187,7 +199,7 @@ class World:
         self.coordinator.crash_inside()
 
     def _coordinator_gone(self, code: int) -> None:
-        self.oracle.forget_pauses()
+        self.oracle.forget_process()
         for socket in self._sockets:
             socket.server.die(code)
         self._sockets.clear()
