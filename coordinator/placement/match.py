@@ -114,7 +114,7 @@ def decide(
     best = float(cost.min())
     # Memory that is kept for others sends a job to another host, and does not make it wait.
     plain = min(best, float(staying.min()))
-    if not job.is_overdue and _soonest(look, now_seconds, policy)[1] * policy.hold_factor < plain:
+    if not job.is_overdue and _soonest(look, now_seconds)[1] * policy.hold_factor < plain:
         fail(look, is_able, "better_soon")
         return _not_placed(look, now_seconds)
     limit = _limits(look, near, policy, best, now_seconds)
@@ -203,7 +203,8 @@ def _turned_over(look: Look, able: NDArray[np.intp], scale: _Scale) -> Floats:
     load = look.load[look.classes[rows]]
     again = fleet.slots.weights_lost(fleet.first_slot[rows]) / max(look.weights, 1) * load
     idle = np.maximum(scale.now_seconds - fleet.fed_at[rows], 0.0)
-    found[at] = policy.switch_factor * load + policy.lost_factor * again * 0.5 ** (idle / policy.lost_half)
+    halvings = idle / policy.lost_half + look.job.waited_seconds / policy.lost_patience
+    found[at] = policy.switch_factor * load + policy.lost_factor * again * 0.5**halvings
     return found
 
 
@@ -223,11 +224,8 @@ def _kept_bytes(look: Look, outlook: Outlook) -> int | None:
     return None
 
 
-def _soonest(look: Look, now: float, policy: Policy | None = None) -> tuple[int, float]:
-    """(row, seconds) of the busy host where the job would end first; (-1, inf) if none is known.
-
-    With a policy the seconds are weighed with what those beside the job lose by it.
-    """
+def _soonest(look: Look, now: float) -> tuple[int, float]:
+    """(row, seconds) of the busy host where the job would end first; (-1, inf) if none is known."""
     fleet, rows = look.fleet, len(look.code)
     best = (NOBODY, float("inf"))
     kinds = ((CODES["slot_full"], fleet.seat_at, True), (CODES["memory_busy"], fleet.idle_at, False))
@@ -238,26 +236,10 @@ def _soonest(look: Look, now: float, policy: Policy | None = None) -> tuple[int,
         ends = np.maximum(until[busy] - now, 0.0) + (look.prompt + look.decode)[look.classes[busy]]
         if not is_loaded:
             ends += look.load[look.classes[busy]]
-        elif policy is not None:
-            ends += _among(look, busy, policy)
         first = np.flatnonzero(ends == ends.min())
         at = first[fleet.tie[busy[first]].argmin()]
         best = min(best, (int(busy[at]), float(ends[at])), key=lambda entry: entry[1])
     return best
-
-
-def _among(look: Look, rows: NDArray[np.intp], policy: Policy) -> Floats:
-    """Seconds by which a full slot's other attempts slow the job down once a seat is free, and those
-    that they lose, weighed."""
-    found = np.zeros(len(rows))
-    classes, others = look.classes[rows], np.maximum(look.fleet.live[rows].astype(np.int64) - 1, 0)
-    answer = look.job.answer_tokens
-    for count in np.unique(others[others > 0]):
-        here = others == count
-        step, before = look.step(int(count) + 1)[classes[here]], look.step(int(count))[classes[here]]
-        lost = count * ((step - before) * answer + look.prompt[classes[here]])
-        found[here] = (step - look.alone[classes[here]]) * answer + policy.beside_factor * lost
-    return found
 
 
 def _limits(look: Look, able: NDArray[np.intp], policy: Policy, best: float, now: float) -> Floats:

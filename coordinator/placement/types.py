@@ -178,7 +178,8 @@ class Policy:
     `switch_factor`: a model that goes to make room costs so many times the new one's load besides:
     the Mac does nothing meanwhile, and what went is asked for again.
     `lost_factor`: and so many times the load of the model that goes, divided by how many hold it,
-    and halved for each `lost_half` in which the host was given nothing: it will be asked for again.
+    and halved for each `lost_half` in which the host was given nothing, and for each `lost_patience`
+    that the job has waited: it will be asked for again, and where jobs queue any Mac is better at work.
     `beside_factor`: what the attempts of a slot lose by one more counts so many times, since those
     that come later lose it too.
     """
@@ -198,6 +199,7 @@ class Policy:
     beside_factor: float = 1.25
     lost_factor: float = 2.0
     lost_half: float = 600.0
+    lost_patience: float = 10.0
 
 
 @dataclass(frozen=True)

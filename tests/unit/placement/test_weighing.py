@@ -126,6 +126,18 @@ def test_of_two_models_the_one_that_others_hold_too_goes() -> None:
         assert found.node_id == f"node_{rare}"
 
 
+def test_a_job_that_has_waited_asks_less_what_others_lose() -> None:
+    fleet = Fleet()
+    for name, speed, held in (("slow", 100, NAME), ("fast", 600, OTHER)):
+        _ = fleet.put(make_host(name, lent_gib=12, bandwidth_gb=speed, slots=(slot_of(held),)))
+    _ = decide(job_of(100, OTHER), fleet)
+    policy = Policy(switch_factor=0.0, lost_factor=20.0)
+    for seconds, expected in ((0.0, "node_slow"), (100.0, "node_fast")):
+        found = decide(replace(job_of(500), waited_seconds=seconds), fleet, policy=policy).choice
+        assert isinstance(found, Placed)
+        assert found.node_id == expected
+
+
 def test_prompts_that_are_read_before_it_are_waited_for() -> None:
     ahead = replace(slot_of(NAME, live=1), clear_seconds=30.0)
     behind = make_host("behind", lent_gib=12, bandwidth_gb=600, slots=(ahead,))
