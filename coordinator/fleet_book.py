@@ -36,6 +36,7 @@ TURN_SECONDS: Final = 10.0  # some nodes that nothing is known to have changed o
 TURN_NODES_MIN: Final = 200
 LAP_SECONDS: Final = 60.0  # until each node was looked at, however many there are
 IDS_MAX: Final = 500  # in one query
+LEFT_LATELY_SECONDS: Final = 60.0  # far longer than it takes to write down that a node has left
 
 
 @dataclass
@@ -103,6 +104,7 @@ class FleetBook:
         self._rows: Final[dict[str, int]] = {}
         self._marked: dict[str, None] = {}  # in the order in which they were marked
         self._silent: Final[set[str]] = set()
+        self._left_at: Final[dict[str, float]] = {}  # monotonic, of those that left lately
         self._hungry: Final[dict[str, float]] = {}  # seconds, of nodes that take no work just now
         self.given: Final = Decayed()  # seconds of work, of nodes that are not in the table
         self._swept_at = self._turned_at = self._decayed_at = clock.monotonic()
@@ -116,6 +118,12 @@ class FleetBook:
     def row(self, node_id: str) -> int | None:
         """The node's row, if it is connected and was written."""
         return self._rows.get(node_id)
+
+    def unsettled(self) -> list[str]:
+        """Nodes of which table and database may not tell yet that they have come or gone."""
+        with self.lock:
+            here = list(self._channels.channels)
+            return [*(node_id for node_id in here if node_id not in self._rows), *self._left_at]
 
     # -- keeping in step -------------------------------------------------------------------------
 
@@ -183,6 +191,9 @@ class FleetBook:
         self._silent.discard(node_id)
         if row is None:
             return
+        for gone in [gone for gone, at in self._left_at.items() if now - at > LEFT_LATELY_SECONDS]:
+            del self._left_at[gone]
+        self._left_at[node_id] = now
         self._hungry[node_id] = self._hunger(node_id, row, now)
         self.given.add(node_id, float(self.table.given[row]), now_seconds=now)
         self.table.remove(row)

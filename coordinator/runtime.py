@@ -346,7 +346,12 @@ class Runtime:
             return
         with self.database.read() as session:
             since_us = self.database.now_us(session) - int(self.settings.queue_seconds_max * 1e6)
-            away = away_hosts(session, least_bytes=verdict.needed_bytes, since_us=since_us)
+            away = away_hosts(
+                session,
+                least_bytes=verdict.needed_bytes,
+                since_us=since_us,
+                unsettled=self.dispatcher.book.unsettled(),
+            )
         if isinstance(found := match(job, away), Placed) or found.is_ever:
             return
         if self._loop is not None:

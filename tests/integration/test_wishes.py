@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from coordinator.jobs.models import Job
+from coordinator.nodes.models import Node
 from node_agent.protocol import messages as wire
 from node_agent.protocol.signing import place_statement
 from tests.fixtures.asking import completion, wait_until
@@ -137,6 +138,32 @@ async def test_a_job_that_has_not_begun_by_its_deadline_ends(
     assert (found["error"], found["charge_umlx"]) == ("no_host_available", "0")
     await wait_until(lambda: held(coordinator, "Sam") == 0, "its hold to end")
     coordinator.check_books()
+
+
+async def test_a_mac_that_has_just_gone_may_come_back(coordinator: Coordinator, new_node: NewNode) -> None:
+    """Between its leaving and the record of it, it is neither connected nor known to be away."""
+    named, other = await new_node(), await new_node("Bo")
+    book = coordinator.runtime.dispatcher.book
+    await wait_until(lambda: book.table.count == 2, "the table of Macs")
+    await named.close()
+    await wait_until(lambda: book.row(named.node_id) is None, "it is gone")
+
+    def is_marked() -> bool:
+        with coordinator.database.read() as session:
+            return session.get_one(Node, named.node_id).state == "offline"
+
+    await wait_until(is_marked, "its leaving on record")
+    with coordinator.database.write() as session:
+        node = session.get_one(Node, named.node_id)
+        node.state, node.seen_us = "ready", 0
+    async with coordinator.client("Sam") as sam:
+        body = {"kind": "completions", "request": completion()}
+        asked = await sam.post("/v1/jobs", json=body, headers={"x-mlxnet-nodes": named.node_id})
+        assert asked.status_code == 202, asked.text
+        stranger = "node_" + "0" * 64
+        refused = await sam.post("/v1/jobs", json=body, headers={"x-mlxnet-nodes": stranger})
+        assert refused.status_code == 422, refused.text
+    assert not other.has(wire.Offer)
 
 
 async def test_wishes_survive_a_restart(start_coordinator: StartCoordinator) -> None:

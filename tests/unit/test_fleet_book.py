@@ -11,7 +11,7 @@ import pytest
 from starlette.websockets import WebSocket
 
 from coordinator import clock
-from coordinator.fleet_book import FleetBook
+from coordinator.fleet_book import LEFT_LATELY_SECONDS, FleetBook
 from coordinator.live import LiveAttempt, LiveJob, LiveJobs
 from coordinator.nodes.channel import Channel, Fleet
 from coordinator.nodes.health_book import HealthBook
@@ -108,6 +108,22 @@ def test_only_what_changed_is_read_and_written(world: World) -> None:
     assert world.channels.remove(one)
     assert world.look() == ["node_1"]
     assert (world.book.row("node_1"), world.book.table.count) == (None, 1)
+
+
+def test_who_comes_or_goes_at_this_moment_is_unsettled(world: World) -> None:
+    channel = world.come("node_1")
+    assert world.book.unsettled() == ["node_1"]
+    _ = world.look()
+    assert world.book.unsettled() == []
+    assert world.channels.remove(channel)
+    _ = world.look()
+    assert world.book.unsettled() == ["node_1"]
+    world.now += LEFT_LATELY_SECONDS + 1
+    other = world.come("node_2")
+    _ = world.look()
+    assert world.channels.remove(other)
+    _ = world.look()
+    assert world.book.unsettled() == ["node_2"]
 
 
 def test_a_closed_socket_is_offline_before_it_is_gone(world: World) -> None:
