@@ -186,7 +186,9 @@ def broken_in_the_middle(network: LocalNetwork, answers: list[Answer], bodies: l
         assert sum(delivered) == job["output_tokens"] <= body["max_tokens"]
         if len(delivered) > 1 and delivered[0] > 0:
             first = job["attempts"][0]
-            assert (first["state"], first["reason"]) == ("lost", "node_lost")
+            # Back before anybody had missed it, on a busy machine, it is known to have crashed.
+            assert first["state"] == "lost"
+            assert first["reason"] in {"node_lost", "node_restarted"}
             count += 1
     return count
 
