@@ -65,18 +65,24 @@ def usable_memory(
     return Usable(least, limited_by)
 
 
+# Far above any Mac, and far below where arithmetic overflows.
+INTEGER_MAX: Final = 1 << 60
+NUMBER_MAX: Final = 1e15
+FACTOR_MAX: Final = 1000.0
+
+
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class SelfTest(_Part):
     """What a Mac was measured to do with a model: its card's id, or a path to it, and its speeds."""
 
     card: str
-    tokens_per_second: Annotated[float, Field(gt=0)] | None = None
-    context_tokens: Annotated[int, Field(ge=0)] = 0
-    prompt_tokens: Annotated[int, Field(gt=0)] = 512
-    prompt_tokens_per_second: Annotated[float, Field(gt=0)] | None = None
+    tokens_per_second: Annotated[float, Field(gt=0, le=NUMBER_MAX)] | None = None
+    context_tokens: Annotated[int, Field(ge=0, le=INTEGER_MAX)] = 0
+    prompt_tokens: Annotated[int, Field(gt=0, le=INTEGER_MAX)] = 512
+    prompt_tokens_per_second: Annotated[float, Field(gt=0, le=NUMBER_MAX)] | None = None
 
 
 class MacSpec(_Part):
@@ -89,23 +95,23 @@ class MacSpec(_Part):
     name: Annotated[str, Field(max_length=100)] = ""
     chip: Annotated[str, Field(min_length=1, max_length=100)]
     gpu_cores: Annotated[int, Field(ge=0, le=1024)] = 0
-    memory_bytes: Annotated[int, Field(gt=0)] | None = None
-    memory_gib: Annotated[float, Field(gt=0)] | None = None
-    lent_bytes: Annotated[int, Field(gt=0)] | None = None
-    lent_gib: Annotated[float, Field(gt=0)] | None = None
-    free_bytes: Annotated[int, Field(ge=0)] | None = None
-    free_gib: Annotated[float, Field(ge=0)] | None = None
-    working_set_bytes: Annotated[int, Field(gt=0)] | None = None
-    wired_limit_mib: Annotated[int, Field(ge=0)] = 0
-    bandwidth_bytes_per_second: Annotated[int, Field(gt=0)] | None = None
-    disk_bytes_per_second: Annotated[int, Field(gt=0)] = DISK_BYTES_PER_SECOND
-    network_bytes_per_second: Annotated[int, Field(gt=0)] | None = None
+    memory_bytes: Annotated[int, Field(gt=0, le=INTEGER_MAX)] | None = None
+    memory_gib: Annotated[float, Field(gt=0, le=NUMBER_MAX)] | None = None
+    lent_bytes: Annotated[int, Field(gt=0, le=INTEGER_MAX)] | None = None
+    lent_gib: Annotated[float, Field(gt=0, le=NUMBER_MAX)] | None = None
+    free_bytes: Annotated[int, Field(ge=0, le=INTEGER_MAX)] | None = None
+    free_gib: Annotated[float, Field(ge=0, le=NUMBER_MAX)] | None = None
+    working_set_bytes: Annotated[int, Field(gt=0, le=INTEGER_MAX)] | None = None
+    wired_limit_mib: Annotated[int, Field(ge=0, le=INTEGER_MAX)] = 0
+    bandwidth_bytes_per_second: Annotated[int, Field(gt=0, le=INTEGER_MAX)] | None = None
+    disk_bytes_per_second: Annotated[int, Field(gt=0, le=INTEGER_MAX)] = DISK_BYTES_PER_SECOND
+    network_bytes_per_second: Annotated[int, Field(gt=0, le=INTEGER_MAX)] | None = None
     model_is: Literal["in_memory", "on_disk", "absent"] = "on_disk"
     accelerated: bool = True
     engine: Engine = "mlx"
-    prefill_chunk_tokens: Annotated[int, Field(ge=0)] = 0
-    decode_factor: Annotated[float, Field(gt=0)] = 1.0
-    prefill_factor: Annotated[float, Field(gt=0)] = 1.0
+    prefill_chunk_tokens: Annotated[int, Field(ge=0, le=INTEGER_MAX)] = 0
+    decode_factor: Annotated[float, Field(gt=0, le=FACTOR_MAX)] = 1.0
+    prefill_factor: Annotated[float, Field(gt=0, le=FACTOR_MAX)] = 1.0
     self_test: SelfTest | None = None
 
     @model_validator(mode="after")
@@ -174,9 +180,9 @@ class LinkSpec(_Part):
     """How a pod's Macs are joined; measured costs take the place of the backend's usual ones."""
 
     backend: Literal["rdma", "tcp"] = "rdma"
-    alpha_us: Annotated[float, Field(gt=0)] | None = None
-    hop_us: Annotated[float, Field(gt=0)] | None = None
-    bytes_per_second: Annotated[float, Field(gt=0)] | None = None
+    alpha_us: Annotated[float, Field(gt=0, le=NUMBER_MAX)] | None = None
+    hop_us: Annotated[float, Field(gt=0, le=NUMBER_MAX)] | None = None
+    bytes_per_second: Annotated[float, Field(gt=0, le=NUMBER_MAX)] | None = None
 
     def link(self) -> Link:
         """The same as arithmetic."""
@@ -193,9 +199,9 @@ class PodTest(_Part):
     """One measured row of a pod: tensor parallel over all members, and one Mac alone if it fits."""
 
     card: str
-    tokens_per_second: Annotated[float, Field(gt=0)]
-    single_tokens_per_second: Annotated[float, Field(gt=0)] | None = None
-    context_tokens: Annotated[int, Field(ge=0)] = 0
+    tokens_per_second: Annotated[float, Field(gt=0, le=NUMBER_MAX)]
+    single_tokens_per_second: Annotated[float, Field(gt=0, le=NUMBER_MAX)] | None = None
+    context_tokens: Annotated[int, Field(ge=0, le=INTEGER_MAX)] = 0
 
 
 class PodSpec(_Part):
@@ -208,7 +214,7 @@ class PodSpec(_Part):
     members: Annotated[tuple[MacSpec, ...], Field(min_length=2, max_length=16)]
     link: LinkSpec = LinkSpec()
     measured: PodTest | None = None
-    single_tokens_per_second: Annotated[float, Field(gt=0)] | None = None
+    single_tokens_per_second: Annotated[float, Field(gt=0, le=NUMBER_MAX)] | None = None
 
 
 def _bytes(exact: int | None, gib: float | None) -> int | None:
