@@ -15,6 +15,7 @@ import structlog
 from coordinator import clock, errors
 from coordinator.endings import Endings
 from coordinator.errors import ApiError
+from coordinator.jobs.facts import COORDINATOR_RESTARTED
 from coordinator.live import LiveAttempt, LiveJob, LiveJobs
 from coordinator.nodes.channel import CLOSE_SILENT, Channel, Fleet
 from coordinator.settings import Settings
@@ -127,7 +128,7 @@ class Leases:
         grace = settings.restart_grace_seconds if attempt.is_from_before else settings.socket_grace_seconds
         if attempt.gone_since is not None:
             if now - attempt.gone_since > grace:
-                reason = "coordinator_restarted" if attempt.is_from_before else "node_lost"
+                reason = COORDINATOR_RESTARTED if attempt.is_from_before else "node_lost"
                 self._endings.drop_attempt(live, "lost", reason, is_fault=False)
         elif now - attempt.last_progress_at > attempt.deadline_seconds:
             cancel = wire.Cancel(job_id=live.job_id, fence=attempt.fence, reason="lost")

@@ -145,9 +145,9 @@ class Residency:
         self._answer_shares = {one.card_id: one.answer_share for one in asked if one.answer_share is not None}
         idle, busy = self._hosts(now)
         chosen = self._turn(idle)
-        self._supply = _supply([*busy, *(host for host in idle if host not in chosen)], self._demands)
+        self._supply = supply_of([*busy, *(host for host in idle if host not in chosen)], self._demands)
         found = await run_in_threadpool(plan, chosen, self._demands, busy_jobs_per_hour=self._supply)
-        self._supply = _supply([*busy, *idle], self._demands)
+        self._supply = supply_of([*busy, *idle], self._demands)
         sent = [directive for directive in found if self._send(directive)]
         self.steps += 1
         return sent
@@ -298,7 +298,7 @@ def _room_on_disk(channel: Channel) -> int:
     return max(channel.disk_free_bytes - DISK_SPARE_BYTES, 0)
 
 
-def _supply(hosts: Sequence[IdleHost], demands: Sequence[Demand]) -> dict[str, float]:
+def supply_of(hosts: Sequence[IdleHost], demands: Sequence[Demand]) -> dict[str, float]:
     """Jobs an hour that these hosts serve with what they have loaded, by revision."""
     found: dict[str, float] = {}
     for demand in demands:

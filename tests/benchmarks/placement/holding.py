@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from coordinator.placement.residency import Demand, IdleHost, jobs_per_hour, plan
-from coordinator.residency import ANSWER_TOKENS_UNKNOWN, DEMANDS_MAX, LATE_HOURS, Asked
+from coordinator.placement.residency import Demand, IdleHost, plan
+from coordinator.residency import ANSWER_TOKENS_UNKNOWN, DEMANDS_MAX, LATE_HOURS, Asked, supply_of
 from tests.benchmarks.placement.scenes import HOUR, MODELS, model
 from tests.benchmarks.placement.world import Host, Task, World
 
@@ -23,7 +23,7 @@ def hold_what_is_asked(world: World) -> int:
     idle = [host for host in world.hosts if host.is_lent and not host.tasks]
     busy = [_facts(world, host) for host in world.hosts if host.is_lent and host.tasks]
     by_id = {host.mac.name: host for host in idle}
-    found = plan([_facts(world, host) for host in idle], demands, busy_jobs_per_hour=_supply(busy, demands))
+    found = plan([_facts(world, host) for host in idle], demands, busy_jobs_per_hour=supply_of(busy, demands))
     for directive in found:
         world.load(by_id[directive.node_id], directive.revision)
     return len(found)
@@ -68,12 +68,3 @@ def _facts(world: World, host: Host) -> IdleHost:
         on_disk=ON_DISK,
         changed_seconds=world.now - host.changed_at,
     )
-
-
-def _supply(hosts: Sequence[IdleHost], demands: Sequence[Demand]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for demand in demands:
-        rates = [jobs_per_hour(host, demand) for host in hosts if demand.revision in host.loaded]
-        if rates:
-            found[demand.revision] = sum(rates)
-    return found
