@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 RETRY_SECONDS: Final = (0.05, 0.2, 1.0, 5.0)
 DRAIN_SECONDS: Final = 10.0  # what is not written by then is made up for at the next start
+REFUSED: Final = "request_invalid"
+REFUSED_PAUSE_SECONDS: Final = 2.0  # another Mac that is free has it by then
 LOSSES: Final = frozenset({"node_lost", "node_silent"})  # of the network: nobody is to blame
 REFUSALS: Final = (settlement.SettlementError, InvalidTransitionError, LedgerRefusedError)
 
@@ -110,13 +112,15 @@ class Endings:
         self, live: LiveJob, attempt: LiveAttempt, state: AttemptState, reason: str, *, is_fault: bool
     ) -> ApiError | None:
         """Note against Mac and job how the attempt ended; the job's error if it was once too often."""
+        if reason == REFUSED:
+            return self._count_refusal(live, attempt)
         if not is_fault:
             is_loss = state == "lost" and reason in LOSSES
             live.losses = live.losses + 1 if is_loss and not attempt.received else 0
             return errors.host_lost(reason) if live.losses >= self._settings.losses_max else None
         live.failed_attempts += 1
         live.excluded[attempt.node_id] = clock.monotonic() + self._settings.fault_pause_seconds
-        fault = Fault(reason, attempt.device, was_alone=not attempt.had_company)
+        fault = _fault_of(attempt, reason)
         alike = [other for other in live.faults if other.reason == reason and other.device != attempt.device]
         live.faults.append(fault)
         if reason in JOBS_OWN_FAULTS and alike and fault.was_alone:
@@ -127,6 +131,28 @@ class Endings:
         # Whether it or its neighbours crash Macs is seen when it runs alone.
         live.is_kept_apart = reason in JOBS_OWN_FAULTS and (bool(alike) or live.is_kept_apart)
         return errors.host_lost(reason) if live.failed_attempts >= self._settings.attempts_max else None
+
+    def _count_refusal(self, live: LiveJob, attempt: LiveAttempt) -> ApiError | None:
+        """One Mac's word that the request is none does not end a job: another is asked, or, where there
+        is no other, the same once more. Nobody is blamed before the job has succeeded elsewhere.
+        """
+        is_second = any(other.reason == REFUSED for other in live.faults)
+        live.faults.append(_fault_of(attempt, REFUSED))
+        live.failed_attempts += 1
+        live.excluded[attempt.node_id] = clock.monotonic() + REFUSED_PAUSE_SECONDS
+        if is_second:
+            return ApiError(400, REFUSED, "The model's runner refused this request.")
+        is_last = live.failed_attempts >= self._settings.attempts_max
+        return errors.host_lost(REFUSED) if is_last else None
+
+    def _note_success(self, live: LiveJob, attempt: LiveAttempt) -> None:
+        """A result that is proven speaks for its Mac, if there is any, and against those that had
+        refused the request."""
+        if attempt.received:
+            self.health.note_success(attempt.device, begun_at=attempt.begun_at)
+        for fault in live.faults:
+            if fault.reason == REFUSED and fault.device != attempt.device:
+                self.health.note_fault(fault.device, REFUSED, begun_at=fault.begun_at)
 
     async def _requeue(self, live: LiveJob, node_id: str, end: AttemptEnd) -> None:
         changes, prefix = live.changes, live.prefix()
@@ -176,7 +202,7 @@ class Endings:
         if live.attempt is not None:
             self.paces.left(live, live.attempt)
         if state == "done" and attempt_state == "done" and live.attempt is not None:
-            self.health.note_success(live.attempt.device, begun_at=live.attempt.begun_at)
+            self._note_success(live, live.attempt)
         if state == "done":
             last = live.answer.finish("eos" if finish_reason == "stop" else "length")
             if last.finished == "stop":
@@ -334,6 +360,11 @@ def requeue_unsent(session: Session, job_id: str, *, reason: str) -> bool:
         return False
     lost = AttemptEnd(fence=job.fence, state="lost", reason=reason, delivered_tokens=0)
     return settlement.requeue(session, job_id, lost)
+
+
+def _fault_of(attempt: LiveAttempt, reason: str) -> Fault:
+    is_alone = not attempt.had_company
+    return Fault(reason, attempt.device, was_alone=is_alone, begun_at=attempt.begun_at)
 
 
 def fails_alike(reason: str) -> ApiError:

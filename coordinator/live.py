@@ -49,6 +49,11 @@ class LiveAttempt:
     is_from_before: bool = False  # taken up from the database: its node has yet to come back
     was_taken_up: bool = False  # an earlier process began it, and may have told its node to stop
 
+    @property
+    def is_declined(self) -> bool:
+        """Whether its node does not run it: whatever it says of it from now on is nothing."""
+        return self.answered.done() and self.answered.result() is not None
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -57,6 +62,7 @@ class Fault:
     reason: str
     device: str
     was_alone: bool
+    begun_at: float  # monotonic
 
 
 def lease_seconds(settings: Settings, *, prefill_seconds: float, step_seconds: float) -> float:
@@ -101,9 +107,11 @@ class LiveJob:
     ended_at: float | None = None
     answer: AnswerText = field(init=False)
     card_revision: str = field(init=False)  # worked out once: it is a digest of all that the card says
+    ends: frozenset[int] = field(init=False)  # tokens that end an answer
 
     def __post_init__(self) -> None:
         self.card_revision = self.card.revision
+        self.ends = frozenset(self.card.tokenizer.eos_ids)
         self.answer = AnswerText(self.vocabulary, self.work.stop)
 
     # -- what was delivered ----------------------------------------------------------------------

@@ -165,6 +165,7 @@ class Relay:
             and not live.is_ending
             and attempt.fence == message.fence
             and attempt.node_id == channel.node_id
+            and not attempt.is_declined
         )
         if not is_current or live is None or attempt is None:
             self._answer_stale(channel, live, message)
@@ -216,11 +217,17 @@ class Relay:
         if known < 0:
             self._ask_again(channel, live, attempt)
             return
-        room = live.work.max_tokens - len(live.token_ids)
-        ids = chunk.token_ids[known : known + room]
+        ids = chunk.token_ids[known:]
         if not ids:
             return
-        logprobs = chunk.logprobs[known : known + room] if chunk.logprobs is not None else None
+        if len(ids) > live.work.max_tokens - len(live.token_ids):
+            self._refuse(live, attempt, "too_many_tokens")
+            return
+        if not live.ends.isdisjoint(ids):
+            # The token that ends an answer is none of it, and nothing comes behind it.
+            self._refuse(live, attempt, "bad_chunk")
+            return
+        logprobs = chunk.logprobs[known:] if chunk.logprobs is not None else None
         if live.work.top_logprobs is None:
             logprobs = None
         elif logprobs is None:
@@ -245,11 +252,6 @@ class Relay:
                 wire.Cancel(job_id=live.job_id, fence=attempt.fence, reason="stop_string"),
             )
             self._endings.end(live, "done", attempt_state="done", finish_reason="stop")
-        elif len(chunk.token_ids) - known > room:
-            self._endings.tell(
-                attempt.node_id, wire.Cancel(job_id=live.job_id, fence=attempt.fence, reason="lost")
-            )
-            self._endings.drop_attempt(live, "failed", "too_many_tokens", is_fault=True)
 
     def _refuse(self, live: LiveJob, attempt: LiveAttempt, reason: str) -> None:
         """Such a chunk never comes from a sound node: nothing more is taken of this attempt."""
@@ -301,14 +303,7 @@ class Relay:
     def _failed(self, live: LiveJob, attempt: LiveAttempt, message: wire.Failed) -> None:
         log.info("attempt_failed", job_id=live.job_id, fence=attempt.fence, code=message.code)
         self._endings.tell(attempt.node_id, wire.Settled(job_id=live.job_id, fence=attempt.fence))
-        if message.code == "request_invalid":
-            self._endings.end(
-                live,
-                "failed",
-                attempt_state="failed",
-                error=ApiError(400, "request_invalid", "The model's runner refused this request."),
-            )
-        elif message.code == "reclaimed":
+        if message.code == "reclaimed":
             live.excluded[attempt.node_id] = clock.monotonic() + self._settings.node_lost_seconds
             self._endings.drop_attempt(live, "reclaimed", "owner_returned", is_fault=False)
         elif message.code == "given_up":

@@ -25,12 +25,14 @@ FAULTS: Final = frozenset(
         "too_many_tokens",
         "result_not_proven",
         "cancelled_by_node",
+        "request_invalid",
     }
 )
 """Ends of attempts that speak against the Mac: it crashed, stalled, or sent what no sound node sends.
 
 Not among them: sleep, goodbye, an owner who returns, a lost network, a restart of the coordinator,
-an offer that was declined, a model that cannot be downloaded.
+an offer that was declined, a model that cannot be downloaded. A request that was refused speaks
+against the Mac once another one has answered it.
 """
 
 JOBS_OWN_FAULTS: Final = frozenset({"runner_crashed", "runner_stalled", "load_failed", "internal"})

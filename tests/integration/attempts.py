@@ -15,6 +15,11 @@ from tests.fixtures.coordinator import Coordinator
 from tests.fixtures.scripted_node import ScriptedNode
 
 
+def device_of(node: ScriptedNode) -> str:
+    """The device that a scripted node's faults are counted for."""
+    return node.node_id.removeprefix("node_")
+
+
 async def who_is_asked(*nodes: ScriptedNode) -> tuple[ScriptedNode, wire.Offer]:
     """The node that gets the next offer."""
     async with asyncio.timeout(15):

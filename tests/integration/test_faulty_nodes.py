@@ -19,7 +19,7 @@ from tests.fixtures.coordinator import (
     price_of,
 )
 from tests.fixtures.scripted_node import NewNode, ScriptedNode
-from tests.integration.attempts import ask, attempts, close, connected, who_is_asked
+from tests.integration.attempts import ask, attempts, close, connected, device_of, who_is_asked
 
 pytestmark = pytest.mark.anyio
 
@@ -106,19 +106,48 @@ async def test_ids_that_the_model_does_not_have_fail_the_attempt(
     coordinator.check_books()
 
 
-async def test_a_node_that_does_not_stop_is_stopped(
-    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
+@pytest.mark.parametrize("lie", ["too many", "behind the end"])
+async def test_a_node_that_does_not_stop_is_not_paid(
+    coordinator: Coordinator, new_node: NewNode, sam: httpx2.AsyncClient, lie: str
 ) -> None:
+    nodes = [await new_node("Ada"), await new_node("Bo")]
     reading = ask(sam, prompt="0123456789", max_tokens=4)
-    offer = await node.offered()
-    await node.accept(offer)
-    await node.chunk(offer, 0, coordinator.shelf.ids("abcdefgh"))
-    await node.finish(offer, "abcdefgh")
-    assert (await node.expect(wire.Cancel)).job_id == offer.job_id
-    await node.expect(wire.Settled)
+    liar, offer = await who_is_asked(*nodes)
+    await liar.accept(offer)
+    await liar.say(offer, "ab")
+    if lie == "too many":
+        more = coordinator.shelf.ids("cdefgh")
+    else:
+        more = (offer.stop_token_ids[0], *coordinator.shelf.ids("c"))
+    await liar.chunk(offer, 2, more)
+    assert (await liar.expect(wire.Cancel)).job_id == offer.job_id
+    honest, again = await who_is_asked(*nodes)
+    assert honest is not liar
+    await honest.answer(again, "wxyz"[: again.max_tokens])
     await reading.whole()
-    assert (reading.text, reading.finish_reason) == ("abcd", "length")
-    assert coordinator.posted("Sam") == RICH_UMLX - price_of(10, 4)
+    assert reading.finish_reason in {"length", "stop"}
+    reason = "too_many_tokens" if lie == "too many" else "bad_chunk"
+    assert attempts(coordinator.database, offer.job_id)[0][1:3] == ("failed", reason)
+    charge = price_of(10, again.max_tokens)
+    assert coordinator.posted(liar.owner) == 0
+    assert coordinator.posted("Sam") == RICH_UMLX - charge
+    coordinator.check_books()
+
+
+async def test_what_a_node_sends_behind_its_decline_is_nothing(
+    coordinator: Coordinator, new_node: NewNode, sam: httpx2.AsyncClient
+) -> None:
+    nodes = [await new_node("Ada"), await new_node("Bo")]
+    reading = ask(sam)
+    first, offer = await who_is_asked(*nodes)
+    await first.send(wire.Decline(job_id=offer.job_id, fence=offer.fence, reason="busy"))
+    await first.chunk(offer, 0, coordinator.shelf.ids("no"))
+    await first.finish(offer, "no")
+    second, again = await who_is_asked(*nodes)
+    assert second is not first
+    await second.answer(again, "yes")
+    assert (await reading.whole()).text == "yes"
+    assert coordinator.posted(first.owner) == 0
     coordinator.check_books()
 
 
@@ -195,16 +224,66 @@ async def test_a_job_fails_after_too_many_attempts(start_coordinator: StartCoord
     coordinator.check_books()
 
 
-async def test_a_request_that_the_runner_refuses_is_the_submitters_fault(
-    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
-) -> None:
-    asked = asyncio.create_task(sam.post("/v1/completions", json=completion()))
-    offer = await node.offered()
+async def refuse(node: ScriptedNode, offer: wire.Offer) -> None:
     await node.accept(offer)
     await node.send(wire.Failed(job_id=offer.job_id, fence=offer.fence, code="request_invalid"))
+    await node.expect(wire.Settled)
+
+
+@pytest.mark.parametrize("macs", [1, 2])
+async def test_a_request_that_two_runs_refuse_is_the_submitters_fault(
+    coordinator: Coordinator, new_node: NewNode, sam: httpx2.AsyncClient, macs: int
+) -> None:
+    nodes = [await new_node(owner) for owner in ("Ada", "Bo")[:macs]]
+    asked = asyncio.create_task(sam.post("/v1/completions", json=completion()))
+    first, offer = await who_is_asked(*nodes)
+    await refuse(first, offer)
+    second, again = await who_is_asked(*nodes)
+    assert (second is first) == (macs == 1)
+    await refuse(second, again)
     answer = await asked
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "request_invalid")
-    await node.expect(wire.Settled)
+    assert coordinator.runtime.endings.health.get(device_of(first)) is None
+    assert coordinator.posted("Sam") == RICH_UMLX
+    coordinator.check_books()
+
+
+async def test_who_refuses_what_another_mac_answers_is_at_fault(
+    coordinator: Coordinator, new_node: NewNode, sam: httpx2.AsyncClient
+) -> None:
+    nodes = [await new_node("Ada"), await new_node("Bo")]
+    reading = ask(sam)
+    liar, offer = await who_is_asked(*nodes)
+    await refuse(liar, offer)
+    honest, again = await who_is_asked(*nodes)
+    assert honest is not liar
+    await honest.answer(again, "fine")
+    assert (await reading.whole()).text == "fine"
+    record = coordinator.runtime.endings.health.get(device_of(liar))
+    assert record is not None
+    assert record.last_fault == "request_invalid"
+
+
+async def test_an_empty_answer_makes_no_faults_forgotten(
+    start_coordinator: StartCoordinator,
+) -> None:
+    coordinator = start_coordinator(fault_pause_seconds=0.2)
+    (node,) = await connected(coordinator, "Ada")
+    async with coordinator.client("Sam") as sam:
+        reading = ask(sam)
+        offer = await node.offered()
+        await node.accept(offer)
+        await node.send(wire.Failed(job_id=offer.job_id, fence=offer.fence, code="runner_crashed"))
+        await node.expect(wire.Settled)
+        await node.answer(await node.offered(), "")
+        assert (await reading.whole()).text == ""
+        health = coordinator.runtime.endings.health
+        assert health.get(device_of(node)) is not None
+        reading = ask(sam, prompt="once more")
+        await node.answer(await node.offered(), "ok")
+        assert (await reading.whole()).text == "ok"
+        assert health.get(device_of(node)) is None
+    await close(node)
     coordinator.check_books()
 
 

@@ -13,7 +13,7 @@ from node_agent.protocol import messages as wire
 from tests.fixtures.asking import Reading, completion, wait_until
 from tests.fixtures.coordinator import RICH_UMLX, Coordinator, StartCoordinator, price_of
 from tests.fixtures.scripted_node import NewNode, ScriptedNode
-from tests.integration.attempts import ask, attempts, close, connected, who_is_asked
+from tests.integration.attempts import ask, attempts, close, connected, device_of, who_is_asked
 
 pytestmark = pytest.mark.anyio
 
@@ -21,10 +21,6 @@ pytestmark = pytest.mark.anyio
 def rows(coordinator: Coordinator) -> dict[str, tuple[int, str]]:
     with coordinator.database.read() as session:
         return {row.device: (row.faults, row.last_fault) for row in session.query(DeviceHealth)}
-
-
-def device_of(node: ScriptedNode) -> str:
-    return node.node_id.removeprefix("node_")
 
 
 async def crash(node: ScriptedNode, offer: wire.Offer, code: wire.FailureCode = "runner_crashed") -> None:
