@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from coordinator.statements_cli import mlx
+from coordinator.terminal import Terminal, show_rows
 
 if TYPE_CHECKING:
     from coordinator.catalogue.adding import Wishes
@@ -23,8 +22,8 @@ EXIT_FAILED: Final = 1
 GB: Final = 10**9
 
 catalogue_app = typer.Typer(help="The models that the network knows.", no_args_is_help=True)
-out = Console()
-err = Console(stderr=True)
+out = Terminal()
+err = Terminal(stderr=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Folders = Annotated[
@@ -45,13 +44,14 @@ def list_models(folders: Folders = None, as_json: AsJson = False) -> None:
     if as_json:
         sys.stdout.write(json.dumps({"object": "list", "data": rows}, indent=1) + "\n")
         return
-    table = Table("model", "GB", "context", "MLX per million out", "served")
+    shown: list[tuple[str, ...]] = []
     for row in rows:
         served = "yes" if row["is_pinned"] else "not yet: its files are not pinned"
         price = mlx(str(row["output_umlx_per_million"]))
         size = f"{int(str(row['weights_bytes'])) / GB:.1f}"
-        table.add_row(str(row["id"]), size, str(row["context_tokens"]), price, served)
-    out.print(table)
+        shown.append((str(row["id"]), size, str(row["context_tokens"]), price, served))
+    columns = ("model", "GB", "context", "MLX per million out", "served")
+    show_rows(out, columns, shown, folds=("served",), right=columns[1:4])
 
 
 def _rows(found: Catalogue) -> list[dict[str, object]]:

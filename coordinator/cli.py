@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from coordinator.catalogue_cli import catalogue_app
 from coordinator.client import Client, ClientError, default_home, find_access
@@ -27,12 +25,12 @@ from coordinator.placement_cli import placement_app
 from coordinator.policy_cli import budget_app, gifts_app, rates_app, voucher_app
 from coordinator.seats_cli import seats_app
 from coordinator.statements_cli import mlx, statements_app
+from coordinator.terminal import Terminal, show_rows
 from coordinator.world_cli import show_world
 
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
 UMLX_PER_MLX: Final = 1_000_000
-JOB_ID_CHARS: Final = 36
 
 app = typer.Typer(
     name="mlx-network",
@@ -60,8 +58,8 @@ _ = app.command()(place)
 _ = app.command()(explain)
 _ = app.command()(quote)
 
-out = Console()
-err = Console(stderr=True)
+out = Terminal()
+err = Terminal(stderr=True)
 
 Url = Annotated[str | None, typer.Option("--url", help="The coordinator [MLXNET_URL].")]
 Key = Annotated[str | None, typer.Option("--api-key", help="Your API key [MLXNET_API_KEY].")]
@@ -186,15 +184,12 @@ def jobs(
         elif job_id is not None:
             out.print_json(json.dumps(found))
         else:
-            out.print(_jobs_table(found["data"]))
+            _show_jobs(found["data"])
 
 
-def _jobs_table(found: list[dict[str, Any]]) -> Table:
-    table = Table("job", "state", "model", "in", "out", "cost, MLX")
-    table.columns[0].no_wrap = True
-    table.columns[0].min_width = JOB_ID_CHARS
-    for job in found:
-        table.add_row(
+def _show_jobs(found: list[dict[str, Any]]) -> None:
+    rows = [
+        (
             job["id"],
             job["state"],
             job["model"],
@@ -202,7 +197,10 @@ def _jobs_table(found: list[dict[str, Any]]) -> Table:
             str(job["output_tokens"]),
             mlx(job["charge_umlx"]),
         )
-    return table
+        for job in found
+    ]
+    columns = ("job", "state", "model", "in", "out", "cost, MLX")
+    show_rows(out, columns, rows, right=("in", "out", "cost, MLX"))
 
 
 @app.command()

@@ -13,12 +13,12 @@ from types import FrameType
 from typing import Any, Final
 
 import openai
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from coordinator.client import ClientError, default_home
 from coordinator.local import LocalError, LocalNetwork, LocalNode
-from coordinator.statements_cli import mlx, statement_table
+from coordinator.statements_cli import mlx, show_statement
+from coordinator.terminal import Terminal
 
 QUESTION: Final = "What is the capital of France?"
 LONG_QUESTION: Final = "How do bees make honey?"
@@ -28,7 +28,7 @@ SEAM: Final = "┊"
 SEAM_SECONDS: Final = 0.5  # a piece that comes so long after the kill is another Mac's
 EXIT_FAILED: Final = 1
 
-console = Console()
+console = Terminal()
 
 STEPS: Final = {
     "model": "Model: SmolLM2-135M-Instruct",
@@ -240,7 +240,7 @@ def _show_money(network: LocalNetwork) -> None:
     for account in ("Sam", *(node.owner for node in network.nodes)):
         found = network.client(account).get("/v1/statement")
         if found["entries"] or found["held_back"] or account == "Sam":
-            console.print(statement_table(found))
+            show_statement(console, found)
     books: dict[str, Any] = network.client("Operator").get("/v1/ledger/trial-balance")
     console.print(
         f"Sum over all {len(books['accounts'])} accounts: [bold]{books['total_umlx']}[/bold]; "

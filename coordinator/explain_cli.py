@@ -7,15 +7,15 @@ import sys
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 
 from coordinator.policy_cli import AsJson, Key, Url, client_of
 from coordinator.statements_cli import mlx
+from coordinator.terminal import Terminal
 
 GIB: Final = 1 << 30
 ANSWER_TOKENS: Final = 512  # as `mlx-network submit` asks for
 
-out = Console()
+out = Terminal()
 
 
 def explain(

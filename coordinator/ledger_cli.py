@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import uuid4
 
 import typer
-from rich.console import Console
 
 from coordinator.client import Client, ClientError, default_home, find_access
 from coordinator.statements_cli import mlx as amount_text
 from coordinator.statements_cli import umlx_of
+from coordinator.terminal import Terminal
 from ledger.notes import NoteError, VerifierKey
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ EXIT_USAGE: Final = 2
 ledger_app = typer.Typer(
     help="The books: export them, check an export, see what is signed.", no_args_is_help=True
 )
-out = Console()
-err = Console(stderr=True)
+out = Terminal()
+err = Terminal(stderr=True)
 
 Home = Annotated[Path | None, typer.Option("--home", help="The coordinator's folder [MLXNET_HOME].")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -7,8 +7,6 @@ from typing import Annotated
 from uuid import uuid4
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from coordinator.ledger_cli import AsJson, Home, coordinator_here, failed, ledger_app
 from coordinator.policy.documents import AdjustmentDocument, AdjustmentText, Leg, write_document
@@ -25,13 +23,14 @@ from coordinator.policy_cli import (
     sign_file,
     umlx_of,
 )
+from coordinator.terminal import Terminal, show_rows
 
 operators_app = typer.Typer(help="Operators: their keys, and whom they allow what.", no_args_is_help=True)
 key_app = typer.Typer(help="Whose signatures count, on the coordinator's own machine.", no_args_is_help=True)
 adjust_app = typer.Typer(help="Correct the books: two operators sign.", no_args_is_help=True)
 operators_app.add_typer(key_app, name="key")
 ledger_app.add_typer(adjust_app, name="adjust")
-out = Console()
+out = Terminal()
 
 
 @operators_app.command()
@@ -82,11 +81,11 @@ def key_list(home: Home = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(rows)
         return
-    table = Table("operator", "public key", "")
-    for row in rows:
-        state = "may sign" if row["revoked_us"] is None else "revoked"
-        table.add_row(str(row["name"]), str(row["public_key"]), state)
-    out.print(table)
+    shown = [
+        (str(row["name"]), str(row["public_key"]), "may sign" if row["revoked_us"] is None else "revoked")
+        for row in rows
+    ]
+    show_rows(out, ("operator", "public key", ""), shown)
 
 
 @key_app.command("revoke")

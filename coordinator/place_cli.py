@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
-from rich.console import Console
+
+from coordinator.terminal import Terminal
 
 if TYPE_CHECKING:
     from coordinator.placement.files import Models
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 EXIT_USAGE: Final = 2
 
-out = Console()
-err = Console(stderr=True)
+out = Terminal()
+err = Terminal(stderr=True)
 
 
 def place(

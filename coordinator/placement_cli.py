@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
-from rich.console import Console
+
+from coordinator.terminal import Terminal
 
 if TYPE_CHECKING:
     from node_agent.protocol.cards import ModelFacts
@@ -20,8 +21,8 @@ EXIT_USAGE: Final = 2
 GIB: Final = 1 << 30
 
 placement_app = typer.Typer(help="Where jobs fit and how long they take.")
-out = Console()
-err = Console(stderr=True)
+out = Terminal()
+err = Terminal(stderr=True)
 
 
 @placement_app.command()

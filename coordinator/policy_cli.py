@@ -16,7 +16,6 @@ from typing import Annotated, Any, Final, cast
 from uuid import uuid4
 
 import typer
-from rich.console import Console
 
 from coordinator.client import Client, ClientError, find_access
 from coordinator.ids import new_id
@@ -32,6 +31,7 @@ from coordinator.policy.documents import (
 )
 from coordinator.policy.operator_keyfile import KeyFileError, read_key
 from coordinator.statements_cli import NO_KEY, mlx
+from coordinator.terminal import Terminal
 from ledger.budgets import Purpose
 from ledger.limits import MAX_AMOUNT_UMLX
 from ledger.ratecard import DAY_US
@@ -50,8 +50,8 @@ gifts_app = typer.Typer()
 voucher_app = typer.Typer(help="Vouchers: issue them, redeem one.", no_args_is_help=True)
 budget_app = typer.Typer(help="Budgets: leave to mint, signed by two operators.", no_args_is_help=True)
 rates_app = typer.Typer(help="The network's rates, and what is coming.", no_args_is_help=True)
-out = Console()
-err = Console(stderr=True)
+out = Terminal()
+err = Terminal(stderr=True)
 
 
 @contextmanager

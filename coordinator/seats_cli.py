@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 import typer
-from rich.console import Console
 
 from coordinator.client import ClientError
 from coordinator.policy_cli import AsJson, Key, Url, client_of
 from coordinator.statements_cli import mlx
+from coordinator.terminal import Terminal
 
 PPM_PER_PERCENT: Final = 10_000
 
 seats_app = typer.Typer()
-out = Console()
+out = Terminal()
 
 NodeId = Annotated[str, typer.Argument(help="One of your Macs; see: mlx-network nodes list")]
 
@@ -30,10 +30,14 @@ def seat(
         typer.Option("--seat", help="Ask for this seat; idle is stepping back. Without it, only look."),
     ] = None,
     hours: Annotated[
-        float | None, typer.Option("--hours", min=0, max=24, help="Promised of every day [what it needs].")
+        float | None,
+        typer.Option(
+            "--hours", min=0, max=24, help="Promised of every day; without it, what the seat needs."
+        ),
     ] = None,
     days: Annotated[
-        int | None, typer.Option("--days", min=0, max=366, help="Promised for so long [what it needs].")
+        int | None,
+        typer.Option("--days", min=0, max=366, help="Promised for so long; without it, what the seat needs."),
     ] = None,
     interrupt: Annotated[
         bool | None,

@@ -17,10 +17,9 @@ from typing import Annotated, Any, Final
 
 import httpx2
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from coordinator.client import TIMEOUT, ClientError, find_access
+from coordinator.terminal import Terminal, show_rows
 
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
@@ -31,8 +30,8 @@ NO_KEY: Final = "-"
 """For what is public: no key is looked for and none is sent."""
 
 statements_app = typer.Typer()
-out = Console()
-err = Console(stderr=True)
+out = Terminal()
+err = Terminal(stderr=True)
 
 Url = Annotated[str | None, typer.Option("--url", help="The coordinator [MLXNET_URL].")]
 Key = Annotated[str | None, typer.Option("--api-key", help="Your API key [MLXNET_API_KEY].")]
@@ -108,32 +107,37 @@ def umlx_of(mlx_text: str) -> int:
     return int(whole) * UMLX_PER_MLX + int(part.ljust(6, "0") or "0")
 
 
-def statement_table(found: dict[str, Any]) -> Table:
-    """A statement for the terminal."""
-    table = Table("entry", "kind", "for", "MLX", title=f"{found['name']}, in MLX", show_footer=True)
-    table.columns[3].justify = "right"
-    table.add_row("", "opening", "", mlx(found["opening_umlx"]))
-    for entry in found["entries"]:
-        table.add_row(str(entry["seq"]), entry["kind"], entry["reference"], mlx(entry["amount_umlx"]))
-    for coming in found.get("held_back", ()):
-        table.add_row("", coming["shown"], coming["reason"], f"({mlx(coming['amount_umlx'])})")
-    for hold in found["open_holds"]:
-        table.add_row("", "held now", hold["reference"], f"({mlx(hold['amount_umlx'])})")
-    table.columns[1].footer = "closing"
-    table.columns[3].footer = mlx(found["closing_umlx"])
-    return table
+def show_statement(to: Terminal, found: dict[str, Any]) -> None:
+    """Print a statement."""
+    rows = [("", "opening", "", mlx(found["opening_umlx"]))]
+    rows += [
+        (str(entry["seq"]), entry["kind"], entry["reference"], mlx(entry["amount_umlx"]))
+        for entry in found["entries"]
+    ]
+    rows += [
+        ("", coming["shown"], coming["reason"], f"({mlx(coming['amount_umlx'])})")
+        for coming in found.get("held_back", ())
+    ]
+    rows += [
+        ("", "held now", hold["reference"], f"({mlx(hold['amount_umlx'])})") for hold in found["open_holds"]
+    ]
+    show_rows(
+        to,
+        ("entry", "kind", "for", "MLX"),
+        rows,
+        folds=("kind", "for"),
+        right=("MLX",),
+        title=f"{found['name']}, in MLX",
+        footer=("", "closing", "", mlx(found["closing_umlx"])),
+    )
 
 
-def _sums(title: str, rows: Iterable[tuple[str, str]]) -> Table:
-    """Names and amounts of uMLX, with their sum below."""
-    table = Table(title, "MLX", show_footer=True)
-    table.columns[1].justify = "right"
-    total = 0
-    for name, amount in rows:
-        table.add_row(name, mlx(amount))
-        total += int(amount)
-    table.columns[0].footer, table.columns[1].footer = "sum", mlx(total)
-    return table
+def _show_sums(title: str, rows: Iterable[tuple[str, str]]) -> None:
+    """Print names and amounts of uMLX, with their sum below."""
+    named = list(rows)
+    total = sum(int(amount) for _, amount in named)
+    shown = [(name, mlx(amount)) for name, amount in named]
+    show_rows(out, (title, "MLX"), shown, folds=(title,), right=("MLX",), footer=("sum", mlx(total)))
 
 
 def _named(rows: list[dict[str, Any]], nameless: str) -> list[tuple[str, str]]:
@@ -176,7 +180,7 @@ def statement(
         elif form is Form.json or as_json:
             _print_json(answer.json())
         else:
-            out.print(statement_table(answer.json()))
+            show_statement(out, answer.json())
 
 
 @statements_app.command()
@@ -195,22 +199,20 @@ def earnings(
         return
     lost = f", forfeited {mlx(found['forfeited_umlx'])}" if found["forfeited_umlx"] != "0" else ""
     out.print(f"earned {mlx(found['total_umlx'])} MLX, of it held back {mlx(found['held_umlx'])}{lost}")
-    out.print(_sums("Mac", _named(found["by_node"], "no Mac of yours now")))
-    out.print(_sums("model", _keyed(found["by_model"])))
-    out.print(_sums("for", _keyed(found["by_kind"])))
+    _show_sums("Mac", _named(found["by_node"], "no Mac of yours now"))
+    _show_sums("model", _keyed(found["by_model"]))
+    _show_sums("for", _keyed(found["by_kind"]))
     shape = "%Y-%m-%d %H:00" if per is Per.hour else "%Y-%m-%d"
     times = [(_utc(row["key"], shape), row["amount_umlx"]) for row in found[f"by_{per.value}"]]
-    out.print(_sums(f"{per.value} (UTC)", times))
+    _show_sums(f"{per.value} (UTC)", times)
     for coming in found["coming"]:
         out.print(f"{mlx(coming['amount_umlx'])} MLX {coming['shown']} ({coming['reason']})")
     if found["released"]:
         came = sum(int(released["amount_umlx"]) for released in found["released"])
         out.print(f"{mlx(came)} MLX that was held back has come, in {len(found['released'])} payments")
     if found["zeros"]:
-        table = Table("not paid because", "times")
-        for zero in found["zeros"]:
-            table.add_row(zero["reason"], str(zero["count"]))
-        out.print(table)
+        zeros = [(zero["reason"], str(zero["count"])) for zero in found["zeros"]]
+        show_rows(out, ("not paid because", "times"), zeros, folds=("not paid because",), right=("times",))
 
 
 @statements_app.command()
@@ -228,8 +230,8 @@ def spending(
         _print_json(found)
         return
     out.print(f"spent {mlx(found['total_umlx'])} MLX, refunds of {mlx(found['refunded_umlx'])} taken off")
-    out.print(_sums("key", _named(found["by_key"], "no key")))
-    out.print(_sums("model", _keyed(found["by_model"])))
+    _show_sums("key", _named(found["by_key"], "no key"))
+    _show_sums("model", _keyed(found["by_model"]))
     for job in found["jobs"]:
         out.print(f"[bold]{job['job_id']}[/bold]  {mlx(job['charge_umlx'])} MLX", highlight=False)
         rates = f"rate card {job['rate_card']['version'] or job['rate_card']['id'][:16] or 'unknown'}"
@@ -254,12 +256,16 @@ def tokens(url: Url = None, as_json: AsJson = False) -> None:
         amount = "any number of" if count is None else f"{count:,}"
         later = "" if example["is_served"] else ", not served yet"
         out.print(f"1 MLX = {amount} answer tokens of {example['model']} ({example['size']}{later})")
-    table = Table("1 MLX today is about", "answer tokens of", "also called")
-    table.columns[0].justify = "right"
-    for model in found["models"]:
-        count = model["output_tokens_per_mlx"]
-        table.add_row("free" if count is None else f"{count:,}", model["id"], ", ".join(model["aliases"]))
-    out.print(table)
+    columns = ("1 MLX today is about", "answer tokens of", "also called")
+    bought = [
+        (
+            "free" if model["output_tokens_per_mlx"] is None else f"{model['output_tokens_per_mlx']:,}",
+            model["id"],
+            ", ".join(model["aliases"]),
+        )
+        for model in found["models"]
+    ]
+    show_rows(out, columns, bought, folds=columns[2:], right=columns[:1])
     out.print(f"in all {mlx(found['supply_umlx'])} MLX (minted less burned)", highlight=False)
     for account in found["network_accounts"]:
         out.print(f"  {account['account']}: {mlx(account['balance_umlx'])} MLX", highlight=False)
