@@ -10,7 +10,6 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -20,6 +19,7 @@ from coordinator.client import Client, ClientError, default_home, find_access
 from coordinator.explain_cli import explain, quote
 from coordinator.ledger_cli import ledger_app
 from coordinator.operators_cli import operators_app
+from coordinator.options import AsJson, Home, Key, Url
 from coordinator.place_cli import place
 from coordinator.placement_cli import placement_app
 from coordinator.policy_cli import budget_app, gifts_app, rates_app, voucher_app
@@ -31,10 +31,16 @@ from coordinator.world_cli import show_world
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
 UMLX_PER_MLX: Final = 1_000_000
+ENVIRONMENT: Final = (
+    "Environment: MLXNET_URL is the coordinator's address and MLXNET_API_KEY your key there; without them"
+    " those count that 'mlx-network up' left in its folder, MLXNET_HOME or ~/.mlx-network. OPENAI_BASE_URL"
+    " and OPENAI_API_KEY are not read: they may be another service's."
+)
 
 app = typer.Typer(
     name="mlx-network",
     help="A job scheduler for a network of Macs: send jobs, follow them, see what they cost.",
+    epilog=ENVIRONMENT,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -61,10 +67,6 @@ _ = app.command()(quote)
 out = Terminal()
 err = Terminal(stderr=True)
 
-Url = Annotated[str | None, typer.Option("--url", help="The coordinator [MLXNET_URL].")]
-Key = Annotated[str | None, typer.Option("--api-key", help="Your API key [MLXNET_API_KEY].")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Home = Annotated[Path | None, typer.Option("--home", help="The coordinator's folder [MLXNET_HOME].")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
 Model = Annotated[str, typer.Option("--model", "-m", help="A model's id or alias.")]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer, in tokens.")]

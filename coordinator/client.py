@@ -36,7 +36,9 @@ class Access:
 def find_access(url: str | None, api_key: str | None, home: Path | None = None) -> Access:
     """Options first, then `MLXNET_URL` and `MLXNET_API_KEY`, then what `up` left in its home.
 
-    Raises `ClientError` saying what is missing.
+    `OPENAI_BASE_URL` and `OPENAI_API_KEY` are not taken: they may be another service's, which must
+    not get this network's questions, nor this network its key. Raises `ClientError` saying what is
+    missing.
     """
     stored: dict[str, str] = {}
     path = (home or default_home()) / CONFIG_FILE
@@ -45,10 +47,23 @@ def find_access(url: str | None, api_key: str | None, home: Path | None = None) 
     found_url = url or os.environ.get("MLXNET_URL") or stored.get("url")
     found_key = api_key or os.environ.get("MLXNET_API_KEY") or stored.get("api_key")
     if not found_url:
-        raise ClientError("no coordinator: give --url or set MLXNET_URL, or start one with 'mlx-network up'")
+        raise ClientError(
+            "no coordinator: give --url or set MLXNET_URL, or start one with 'mlx-network up'"
+            + _not_taken("OPENAI_BASE_URL", "MLXNET_URL")
+        )
     if not found_key:
-        raise ClientError("no API key: give --api-key or set MLXNET_API_KEY")
-    return Access(found_url.rstrip("/"), found_key)
+        raise ClientError(
+            "no API key: give --api-key or set MLXNET_API_KEY"
+            + _not_taken("OPENAI_API_KEY", "MLXNET_API_KEY")
+        )
+    # People copy the address that OpenAI's clients want.
+    return Access(found_url.rstrip("/").removesuffix("/v1"), found_key)
+
+
+def _not_taken(other: str, ours: str) -> str:
+    if not os.environ.get(other):
+        return ""
+    return f". {other} is set, but not read here: if it is this network's, run: export {ours}=${other}"
 
 
 class Client:

@@ -19,6 +19,7 @@ from uuid import uuid4
 import typer
 
 from coordinator.client import Client, ClientError, default_home, find_access
+from coordinator.options import AsJson, Home, Key, Url
 from coordinator.statements_cli import mlx as amount_text
 from coordinator.statements_cli import umlx_of
 from coordinator.terminal import Terminal
@@ -36,9 +37,6 @@ ledger_app = typer.Typer(
 )
 out = Terminal()
 err = Terminal(stderr=True)
-
-Home = Annotated[Path | None, typer.Option("--home", help="The coordinator's folder [MLXNET_HOME].")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @ledger_app.command()
@@ -165,8 +163,8 @@ def refund(
     key: Annotated[
         str | None, typer.Option("--key", help="Your own word for this refund; again, it moves nothing.")
     ] = None,
-    url: Annotated[str | None, typer.Option("--url", help="The coordinator [MLXNET_URL].")] = None,
-    api_key: Annotated[str | None, typer.Option("--api-key", help="An operator's key.")] = None,
+    url: Url = None,
+    api_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
     """Give a job's charge back to who paid it, from its owners and the treasury. For operators."""

@@ -8,15 +8,14 @@ from uuid import uuid4
 
 import typer
 
-from coordinator.ledger_cli import AsJson, Home, coordinator_here, failed, ledger_app
+from coordinator.ledger_cli import coordinator_here, failed, ledger_app
+from coordinator.options import AsJson, Home, Key, Url
 from coordinator.policy.documents import AdjustmentDocument, AdjustmentText, Leg, write_document
 from coordinator.policy.operator_keyfile import make_key, public_key_of
 from coordinator.policy_cli import (
     Document,
-    Key,
     KeyFile,
     SignAs,
-    Url,
     errors_shown,
     print_json,
     send,

@@ -20,6 +20,7 @@ import typer
 from coordinator.client import Client, ClientError, find_access
 from coordinator.ids import new_id
 from coordinator.ledger_cli import failed
+from coordinator.options import AsJson, Key, Url
 from coordinator.policy.documents import (
     BudgetDocument,
     BudgetText,
@@ -39,9 +40,6 @@ from ledger.ratecard import DAY_US
 US_PER_SECOND: Final = 1_000_000
 UMLX_DIGITS: Final = 6
 
-Url = Annotated[str | None, typer.Option("--url", help="The coordinator [MLXNET_URL].")]
-Key = Annotated[str | None, typer.Option("--api-key", help="Your API key [MLXNET_API_KEY].")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Document = Annotated[Path, typer.Argument(help="The document's file.")]
 KeyFile = Annotated[Path, typer.Option("--key", help="Your key's file, from 'operators keygen'.")]
 SignAs = Annotated[str, typer.Option("--as", help="Your name as an operator.")]

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from coordinator.client import ClientError
-from coordinator.policy_cli import AsJson, Key, Url, client_of
+from coordinator.options import AsJson, Key, Url
+from coordinator.policy_cli import client_of
 from coordinator.statements_cli import mlx
 from coordinator.terminal import Terminal
 

@@ -19,6 +19,7 @@ import httpx2
 import typer
 
 from coordinator.client import TIMEOUT, ClientError, find_access
+from coordinator.options import AsJson, Key, Url
 from coordinator.terminal import Terminal, show_rows
 
 EXIT_FAILED: Final = 1
@@ -33,9 +34,6 @@ statements_app = typer.Typer()
 out = Terminal()
 err = Terminal(stderr=True)
 
-Url = Annotated[str | None, typer.Option("--url", help="The coordinator [MLXNET_URL].")]
-Key = Annotated[str | None, typer.Option("--api-key", help="Your API key [MLXNET_API_KEY].")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Month = Annotated[str | None, typer.Option("--month", help="A month of UTC, as 2026-03; without it, all.")]
 
 

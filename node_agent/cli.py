@@ -56,7 +56,7 @@ HabitsChoice = Annotated[
     typer.Option(
         "--habits",
         metavar="[told|kept]",
-        help="Whether it is told, roughly, when this Mac is usually lent, so that long jobs fit [told].",
+        help="Whether it is told, roughly, when this Mac is usually lent, so that long jobs fit; told unless kept is said.",
     ),
 ]
 Width = Annotated[int, typer.Option("--width", min=1, max=64, help="Attempts at the same time.")]
