@@ -27,6 +27,7 @@ from coordinator.seats_cli import seats_app
 from coordinator.statements_cli import mlx, statements_app
 from coordinator.terminal import Terminal, show_rows
 from coordinator.world_cli import show_world
+from node_agent.sizing.words import memory_text
 
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
@@ -263,11 +264,9 @@ def nodes_list(url: Url = None, api_key: Key = None, as_json: AsJson = False) ->
         _print_json(found)
         return
     for node in found["data"]:
-        lent = node["lent_bytes"] / (1 << 30)
+        lent = memory_text(node["lent_bytes"])
         loaded = ", ".join(node["models"]) or "no model"
-        out.print(
-            f"[bold]{node['name']}[/bold]  {node['state']}, lends {lent:.1f} GiB, {loaded}", highlight=False
-        )
+        out.print(f"[bold]{node['name']}[/bold]  {node['state']}, lends {lent}, {loaded}", highlight=False)
         if node["why"]:
             out.print(f"  {node['why']}", highlight=False, soft_wrap=True)
         out.print(f"  {node['id']}", highlight=False, soft_wrap=True)

@@ -19,6 +19,7 @@ from coordinator.client import ClientError, default_home
 from coordinator.local import LocalError, LocalNetwork, LocalNode
 from coordinator.statements_cli import mlx, show_statement
 from coordinator.terminal import Terminal
+from node_agent.sizing.words import memory_text
 
 QUESTION: Final = "What is the capital of France?"
 LONG_QUESTION: Final = "How do bees make honey?"
@@ -125,10 +126,8 @@ def _bring_up(network: LocalNetwork) -> None:
 def _show_macs(network: LocalNetwork) -> None:
     for node in network.nodes:
         found = network.client(node.owner).get("/v1/nodes")["data"][0]
-        lent = found["lent_bytes"] / (1 << 30)
-        console.print(
-            f"  {found['name']}: {found['hardware']['chip']}, lends {lent:.1f} GiB, owned by {node.owner}"
-        )
+        lent = memory_text(found["lent_bytes"])
+        console.print(f"  {found['name']}: {found['hardware']['chip']}, lends {lent}, owned by {node.owner}")
     console.print(f"  Live page of all Macs: [bold]{network.url}/[/bold]")
 
 

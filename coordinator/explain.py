@@ -28,8 +28,10 @@ from coordinator.placement.types import Forecast, JobFacts, NotPlaced, Placed
 from node_agent.protocol.messages import Hardware
 from node_agent.sizing import memory
 from node_agent.sizing.chips import find_chip
+from node_agent.sizing.words import memory_text
 
 GIB: Final = 1 << 30
+SOLD_SHARE_SEEN: Final = 0.95  # of the memory that is built in, where firmware keeps some to itself
 # Sizes that Macs are sold with; one of another size counts as the next smaller.
 MEMORY_CLASSES_GIB: Final = (8, 16, 24, 32, 36, 48, 64, 96, 128, 192, 256, 512)
 # By code: whether the host could have taken the job.
@@ -251,41 +253,55 @@ def tokens_that_fit(job: JobFacts, lent_bytes: int) -> int:
 
 
 def unservable_text(job: JobFacts, choice: NotPlaced) -> str:
-    """Why no host can ever run the job, with bytes where memory is it, and what to do."""
+    """Why no host can ever run the job, the reason of most hosts first, and what to do.
+
+    Bytes are told where memory is the reason, and nowhere else.
+    """
     if not choice.rejected:
         return "no Mac is connected"
-    if set(choice.rejected) == {"memory_lent_short"} or choice.needed_bytes > choice.largest_lent_bytes:
-        needed, largest = choice.needed_bytes, choice.largest_lent_bytes
-        tokens = tokens_that_fit(job, largest)
-        what = (
-            "shorten the prompt, lower 'max_tokens' or take a smaller model"
-            if tokens
-            else ("take a smaller model or a smaller quantisation of it")
-        )
-        return (
-            f"{job.card.id} with a prompt of {job.prompt_tokens} tokens and an answer of up to"
-            f" {job.max_tokens} needs {needed} bytes ({_gib(needed)} GiB) of lent memory, and the largest"
-            f" Mac lends {largest} bytes ({_gib(largest)} GiB); {_fitting(tokens)}: {what}"
-        )
+    if set(choice.rejected) == {"memory_lent_short"}:
+        return _memory_text(job, choice)
     lasting: list[RejectReason] = [
         reason for reason in REASONS if choice.rejected.get(reason) and reason not in PASSING_REASONS
     ]
-    parts = [
-        f"{choice.rejected[reason]} {reason} ({EXPLAINED[reason]}; {SUBMITTER_CHANGES[reason]})"
-        for reason in lasting
-    ]
+    lasting.sort(key=lambda reason: -choice.rejected[reason])
+    parts = [f"{choice.rejected[reason]} {reason} ({_lasting(reason, job, choice)})" for reason in lasting]
     return f"of {sum(choice.rejected.values())} Macs: {', '.join(parts)}"
 
 
-def _gib(size: int) -> str:
-    return f"{size / GIB:.2f}"
+def _lasting(reason: RejectReason, job: JobFacts, choice: NotPlaced) -> str:
+    """One reason with its numbers, if it has any, and what to change."""
+    if reason == "context_too_long":
+        why = (
+            f"{job.tokens} tokens do not fit the context of {job.card.context_tokens} tokens of {job.card.id}"
+        )
+    elif reason == "memory_lent_short" and choice.needed_bytes > choice.largest_lent_bytes:
+        return _memory_text(job, choice)
+    else:
+        why = EXPLAINED[reason]
+    return f"{why}; {SUBMITTER_CHANGES[reason]}"
+
+
+def _memory_text(job: JobFacts, choice: NotPlaced) -> str:
+    needed, largest = choice.needed_bytes, choice.largest_lent_bytes
+    tokens = tokens_that_fit(job, largest)
+    what = (
+        "shorten the prompt, lower 'max_tokens' or take a smaller model"
+        if tokens
+        else "take a smaller model or a smaller quantisation of it"
+    )
+    return (
+        f"{job.card.id} with a prompt of {job.prompt_tokens} tokens and an answer of up to"
+        f" {job.max_tokens} needs {needed} bytes ({memory_text(needed, is_need=True)}) of lent memory, and"
+        f" the largest Mac lends {largest} bytes ({memory_text(largest)}); {_fitting(tokens)}: {what}"
+    )
 
 
 def class_of_mac(hardware: Hardware) -> dict[str, Json]:
     """A kind of Mac that says nothing about whose it is: chip as the table has it, memory as sold."""
     chip = find_chip(hardware.chip, hardware.gpu_cores)
     gib = hardware.memory_bytes / GIB
-    sizes = [size for size in MEMORY_CLASSES_GIB if size <= gib]
+    sizes = [size for size in MEMORY_CLASSES_GIB if size * SOLD_SHARE_SEEN <= gib]
     return {
         "chip": chip.name if chip is not None else "other",
         "memory_gib": sizes[-1] if sizes else int(gib),

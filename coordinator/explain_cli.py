@@ -12,8 +12,8 @@ from coordinator.options import AsJson, Key, Url
 from coordinator.policy_cli import client_of
 from coordinator.statements_cli import mlx
 from coordinator.terminal import Terminal
+from node_agent.sizing.words import memory_text
 
-GIB: Final = 1 << 30
 ANSWER_TOKENS: Final = 512  # as `mlx-network submit` asks for
 
 out = Terminal()
@@ -87,9 +87,10 @@ def waiting_lines(waiting: dict[str, Any]) -> list[str]:
         lines.append(f"  {_forecast(waiting['forecast'])}")
     elif waiting["can_ever_run"]:
         lines.append("  no forecast: no Mac that could take it says when it is free")
-    if "needed_bytes" in waiting:
-        needed, largest = waiting["needed_bytes"] / GIB, waiting["largest_lent_bytes"] / GIB
-        lines.append(f"  it needs {needed:.2f} GiB of a Mac; the largest lends {largest:.2f}")
+    if any(row["reason"] == "memory_lent_short" for row in waiting["rejected"]):
+        needed = memory_text(waiting["needed_bytes"], is_need=True)
+        largest = memory_text(waiting["largest_lent_bytes"])
+        lines.append(f"  it needs {needed} of lent memory; the largest Mac lends {largest}")
     lines += [f"  {row['hosts']} x {row['reason']}: {row['meaning']}" for row in waiting["rejected"]]
     lines += [
         f"  to change: {row['change']} ({row['reason'] or 'the others'}, {row['hosts']} Macs)"
@@ -138,7 +139,7 @@ def mac_text(mac: dict[str, Any] | None) -> str:
     if mac is None:
         return "a Mac"
     chip = "another chip" if mac["chip"] == "other" else mac["chip"]
-    return f"a Mac with {chip}, {mac['memory_gib']} GB"
+    return f"a Mac with {chip}, {mac['memory_gib']} GB installed"
 
 
 def quote_lines(found: dict[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ from coordinator.terminal import Terminal
 
 if TYPE_CHECKING:
     from coordinator.placement.files import Models
+    from coordinator.placement.queue import Entry
     from node_agent.protocol.cards import ModelFacts
 
 EXIT_USAGE: Final = 2
@@ -53,8 +54,8 @@ def place(
     if as_json:
         sys.stdout.write(json.dumps({"jobs": body}, indent=1) + "\n")
         return
-    for entry in body:
-        _show(entry)
+    for entry, row in zip(found, body, strict=True):
+        _show(row, _why_not(entry))
 
 
 def _read(path: Path) -> Any:
@@ -85,7 +86,20 @@ def _models() -> Models:
     return find
 
 
-def _show(entry: dict[str, Any]) -> None:
+def _why_not(entry: Entry) -> str:
+    """For a job that found no host: why, by the reason and not by its bytes alone."""
+    from coordinator.explain import unservable_text
+    from coordinator.placement.types import NotPlaced
+
+    choice = entry.decision.choice
+    if not isinstance(choice, NotPlaced):
+        return ""
+    if choice.is_ever:
+        return "waits; no host can take it just now"
+    return f"no host can ever take it: {unservable_text(entry.job, choice)}"
+
+
+def _show(entry: dict[str, Any], why: str) -> None:
     from coordinator.placement.files import meanings
 
     if entry["host"] is not None:
@@ -99,13 +113,7 @@ def _show(entry: dict[str, Any]) -> None:
             soft_wrap=True,
         )
     else:
-        verdict = "waits" if entry["ever"] else "no host can ever take it"
-        out.print(
-            f"[bold]{entry['id']}[/bold] {verdict}: needs {entry['needed_bytes']} bytes, the largest host"
-            f" lends {entry['largest_lent_bytes']}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        out.print(f"[bold]{entry['id']}[/bold] {why}", highlight=False, soft_wrap=True)
     for line in meanings(entry["rejected"]):
         out.print(f"  {line}", highlight=False, soft_wrap=True)
 

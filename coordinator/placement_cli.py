@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 
 from coordinator.terminal import Terminal
+from node_agent.sizing.words import memory_text
 
 if TYPE_CHECKING:
     from node_agent.protocol.cards import ModelFacts
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
-GIB: Final = 1 << 30
 
 placement_app = typer.Typer(help="Where jobs fit and how long they take.")
 out = Terminal()
@@ -145,10 +145,19 @@ def _show(found: Estimate, model: ModelFacts) -> None:
     out.print(f"[bold]{model.id}[/bold]  {found.mode}, {verdict}", highlight=False, soft_wrap=True)
     for rank in found.ranks:
         parts = rank.needed
+        needed, weights, cache, working, reserve = (
+            memory_text(size, is_need=True)
+            for size in (
+                parts.total_bytes,
+                parts.weights_bytes,
+                parts.kv_bytes,
+                parts.activation_bytes,
+                parts.reserve_bytes,
+            )
+        )
         out.print(
-            f"  {rank.name or 'memory'}: {_gib(parts.total_bytes)} of {_gib(rank.usable.bytes)} GiB"
-            f" (weights {_gib(parts.weights_bytes)}, cache {_gib(parts.kv_bytes)},"
-            f" working {_gib(parts.activation_bytes)}, reserve {_gib(parts.reserve_bytes)})",
+            f"  {rank.name or 'memory'}: {needed} of {memory_text(rank.usable.bytes)} (weights {weights},"
+            f" cache {cache}, working {working}, reserve {reserve})",
             highlight=False,
         )
     seconds = found.seconds
@@ -158,10 +167,6 @@ def _show(found: Estimate, model: ModelFacts) -> None:
         f" ({found.tokens_per_second_all:.1f} in all), {found.prompt_tokens_per_second:.0f} of prompt",
         highlight=False,
     )
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.1f}"
 
 
 def _fail(message: str) -> NoReturn:

@@ -12,13 +12,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from node_agent.enrolment import refusal_of
 from node_agent.identity import Identity
 from node_agent.protocol.signing import why_statement
+from node_agent.sizing.words import memory_text
 
 HTTP_TIMEOUT: Final = httpx2.Timeout(20.0, connect=10.0)
 HTTP_OK: Final = 200
 HTTP_UNAUTHORIZED: Final = 401
 NONCE_HEADER: Final = "x-mlxnet-nonce"
 CHALLENGE: Final = re.compile(r'MLX-Node nonce="([A-Za-z0-9_-]{16,200})"')
-GIB: Final = 1 << 30
 
 
 class WhyError(ValueError):
@@ -116,7 +116,7 @@ def why_lines(found: Why) -> list[str]:
         lines.append(f"  {row.jobs} x {row.reason}: {row.meaning}")
         lines.append(f"    {'to change' if row.can_change else 'to do'}: {row.change}")
     lines += [
-        f"  lend {step.gib} GiB more than {found.lent_bytes / GIB:.1f}: {step.jobs} more jobs would have fitted"
+        f"  lend {step.gib} GB more than {memory_text(found.lent_bytes)}: {step.jobs} more jobs would have fitted"
         for step in found.lend_more
     ]
     for hour in found.hours:

@@ -232,6 +232,39 @@ def test_what_memory_is_not_to_blame_for_is_told_by_reason() -> None:
     assert "lower the least speed" in unservable_text(job, choice)
 
 
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_a_context_that_is_too_long_is_told_by_tokens_and_not_by_bytes(hosts: int) -> None:
+    job = make_job(prompt_tokens=CARD.context_tokens, max_tokens=1)
+    small = [make_host(f"n{n}", lent_gib=0.25) for n in range(hosts)]
+    entry, _ = entry_of(small, job)
+    choice = entry.decision.choice
+    assert isinstance(choice, NotPlaced)
+    assert choice.needed_bytes > choice.largest_lent_bytes
+    text = unservable_text(job, choice)
+    assert f"{hosts} context_too_long ({CARD.context_tokens + 1} tokens do not fit the context of" in text
+    assert "bytes" not in text
+
+
+def test_macs_that_were_not_named_are_not_told_as_memory() -> None:
+    job = make_job(prompt_tokens=4000, max_tokens=4000, only_node_ids=frozenset({"node_a"}))
+    needed = memory.needed_bytes(CARD, context_tokens=8000, width=1)
+    hosts = [make_host("a", lent_gib=0.25), make_host("b"), make_host("c")]
+    entry, _ = entry_of(hosts, job)
+    choice = entry.decision.choice
+    assert isinstance(choice, NotPlaced)
+    assert choice.rejected == {"not_named": 2, "memory_lent_short": 1}
+    assert needed < choice.largest_lent_bytes
+    text = unservable_text(job, choice)
+    assert text.startswith("of 3 Macs: 2 not_named (the submitter named other Macs; name more Macs, or none)")
+    assert "1 memory_lent_short" in text
+    assert "bytes" not in text
+
+
+def test_memory_that_firmware_keeps_is_counted_as_sold() -> None:
+    hardware = make_host(lent_gib=12).hardware.model_copy(update={"memory_bytes": 25_276_510_208})
+    assert class_of_mac(hardware)["memory_gib"] == 24
+
+
 def test_a_class_of_mac_is_a_chip_of_the_table_and_a_size_that_is_sold() -> None:
     hardware = make_host(lent_gib=12).hardware
     assert class_of_mac(hardware) == {"chip": "M4", "memory_gib": 24}

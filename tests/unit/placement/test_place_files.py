@@ -108,6 +108,30 @@ def test_people_are_told_reasons_in_words(tmp_path: Path) -> None:
     assert "1 x owner_present: its owner uses it" in shown
 
 
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ({"prompt_tokens": 10_000_000}, "10000200 tokens do not fit the context of"),
+        ({"only_hosts": ["nobody"]}, "2 not_named (the submitter named other Macs; name more Macs"),
+        ({"tokens_per_second_min": 1e6}, "2 too_slow"),
+    ],
+)
+def test_people_are_told_the_reason_that_holds_and_bytes_where_memory_is_it(
+    tmp_path: Path, wish: dict[str, Any], words: str
+) -> None:
+    hosts = [host("a"), host("b", "M2", 16)]
+    paths = ["--fleet", str(tmp_path / "fleet.json"), "--jobs", str(tmp_path / "jobs.json")]
+    assert place(tmp_path, hosts, [job("j", **wish)]).exit_code == 0
+    shown = CliRunner().invoke(app, ["place", *paths]).stdout
+    assert "j no host can ever take it: of 2 Macs: 2 " in shown
+    assert words in shown
+    assert "bytes" not in shown
+    assert place(tmp_path, hosts, [job("j", "llama-3.1-405b")]).exit_code == 0
+    shown = CliRunner().invoke(app, ["place", *paths]).stdout
+    assert "bytes" in shown
+    assert "the largest Mac lends" in shown
+
+
 def test_the_document_lists_every_reason_in_the_order_of_the_gates() -> None:
     text = DOCUMENT.read_text("utf-8")
     table = text.split("<!-- reasons begin -->")[1].split("<!-- reasons end -->")[0]
