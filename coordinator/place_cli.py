@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
+from coordinator.json_files import load_json
 from coordinator.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def place(
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(path.read_text("utf-8"))
+        return load_json(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         _fail(f"{path}: {error}")
 

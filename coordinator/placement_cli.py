@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
+from coordinator.json_files import load_json
 from coordinator.terminal import Terminal
 from node_agent.sizing.words import memory_text
 
@@ -31,30 +32,46 @@ def estimate(
     host: Annotated[Path, typer.Option("--host", help="A file that describes a Mac or a pod.")],
     prompt: Annotated[int, typer.Option("--prompt", min=1, help="Tokens of the prompt.")],
     generate: Annotated[int, typer.Option("--generate", min=1, help="Tokens of the answer.")],
-    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Sequences at once.")] = 1,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=1, max=65_536, help="Sequences at once.")
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say what a job would take on a Mac: bytes and seconds by part, and whether it fits."""
-    from node_agent.sizing.estimate import Job, estimate_mac, estimate_pod
+    from node_agent.sizing.estimate import Job, beyond_context, estimate_mac, estimate_pod
     from node_agent.sizing.hosts import MacSpec
 
     model = read_model(card)
     spec = read_host(host)
     job = Job(prompt, generate, concurrency)
+    asked = {
+        "card": model.id,
+        "prompt_tokens": prompt,
+        "generate_tokens": generate,
+        "concurrency": concurrency,
+    }
+    beyond = beyond_context(model, job)
+    if beyond is not None:
+        _refuse(asked, beyond, as_json=as_json)
+        return
     found = (estimate_mac(model, spec, job),) if isinstance(spec, MacSpec) else estimate_pod(model, spec, job)
     if as_json:
-        body = {
-            "card": model.id,
-            "prompt_tokens": prompt,
-            "generate_tokens": generate,
-            "concurrency": concurrency,
-            **found[0].as_json(),
-            "others": [other.as_json() for other in found[1:]],
-        }
+        others = [other.as_json() for other in found[1:]]
+        body = {**asked, **found[0].as_json(), "others": others}
         sys.stdout.write(json.dumps(body, indent=1) + "\n")
         return
     for each in found:
         _show(each, model)
+
+
+def _refuse(asked: dict[str, Any], reason: str, *, as_json: bool) -> None:
+    """Say that no Mac can do it, without bytes and seconds that nothing would ever take."""
+    if as_json:
+        sys.stdout.write(
+            json.dumps({**asked, "fits": False, "reason": reason, "others": []}, indent=1) + "\n"
+        )
+    else:
+        out.print(f"[bold]{asked['card']}[/bold]  does not fit: {reason}", highlight=False, soft_wrap=True)
 
 
 def read_model(name: str) -> ModelFacts:
@@ -81,7 +98,7 @@ def read_host(path: Path) -> MacSpec | PodSpec:
     from node_agent.sizing.hosts import MacSpec, PodSpec
 
     try:
-        table: Any = json.loads(path.read_text("utf-8"))
+        table: Any = load_json(path.read_text("utf-8"))
         is_pod = isinstance(table, dict) and "members" in table
         spec = PodSpec.model_validate(table) if is_pod else MacSpec.model_validate(table)
     except (OSError, ValueError) as error:

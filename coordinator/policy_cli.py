@@ -19,6 +19,7 @@ import typer
 
 from coordinator.client import Client, ClientError, find_access
 from coordinator.ids import new_id
+from coordinator.json_files import load_json
 from coordinator.ledger_cli import failed
 from coordinator.options import AsJson, Key, Url
 from coordinator.policy.documents import (
@@ -295,9 +296,9 @@ def rates_draft(
     day = day.replace(tzinfo=UTC) if day.tzinfo is None else day
     with errors_shown():
         try:
-            rates = json.loads(card.read_text("utf-8"))
+            rates = load_json(card.read_text("utf-8"))
         except ValueError as error:
-            raise failed(f"{card} is not JSON: {error}") from None
+            raise failed(f"{card}: not JSON as it must be: {error}") from None
         if not isinstance(rates, dict):
             raise failed(
                 f"{card} must hold an object with version, prices, fees, availability, seats, policy"

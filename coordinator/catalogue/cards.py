@@ -7,11 +7,12 @@ apart, so that whoever asks for something to run cannot be given one.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from pydantic import ValidationError
 
@@ -81,10 +82,7 @@ class Catalogue:
 
 def read_card(path: Path) -> ModelCard | UnpinnedCard:
     """Read one card. Raises `CatalogueError` naming the file and the field."""
-    try:
-        table = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise CatalogueError(f"{path.name}: {error}") from None
+    table = _table_of(path)
     source = table.get("source")
     is_unpinned = isinstance(source, dict) and cast("dict[str, object]", source).get("type") == "unpinned"
     try:
@@ -102,6 +100,24 @@ def read_card(path: Path) -> ModelCard | UnpinnedCard:
     if fault is not None:
         raise CatalogueError(f"{path.name}: weights_bytes: {fault}")
     return card
+
+
+def _table_of(path: Path) -> dict[str, Any]:
+    text = ""
+    try:
+        text = path.read_text("utf-8")
+        return tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise CatalogueError(f"{path.name}: {error}{_twice(text, str(error))}") from None
+
+
+def _twice(text: str, fault: str) -> str:
+    """The key that a TOML file has twice; the parser tells its line alone."""
+    at = re.search(r"^Cannot overwrite a value \(at line ([0-9]+)", fault)
+    if at is None:
+        return ""
+    key = text.splitlines()[int(at[1]) - 1].partition("=")[0].strip()
+    return f": the key '{key}' is there twice; keep one of them"
 
 
 def size_fault(card: ModelCard | UnpinnedCard) -> str | None:
@@ -127,10 +143,7 @@ def size_fault(card: ModelCard | UnpinnedCard) -> str | None:
 def _read_aliases(path: Path) -> dict[str, str]:
     if not path.exists():
         return {}
-    try:
-        table = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise CatalogueError(f"{path.name}: {error}") from None
+    table = _table_of(path)
     for alias, target in table.items():
         if not isinstance(target, str):
             raise CatalogueError(f"{path.name}: {alias}: must be the id of a card")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 from uuid import UUID
@@ -16,6 +17,7 @@ from uuid import UUID
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from coordinator.json_files import DuplicateKeyError, load_json
 from ledger.budgets import Budget, BudgetError, Purpose, SignedBudget
 from ledger.commands import Adjust, canonical_json
 from ledger.ratecard import RateCard
@@ -177,13 +179,16 @@ _ANY: Final[TypeAdapter[Document]] = TypeAdapter(Annotated[Document, Field(discr
 
 def read_document(path: Path) -> Document:
     """The document in a file. Raises DocumentError naming the file and the field, OSError."""
+    content = path.read_bytes()
     try:
-        document = _ANY.validate_json(path.read_bytes())
+        with suppress(UnicodeDecodeError, json.JSONDecodeError):
+            _ = load_json(content)
+        document = _ANY.validate_json(content)
         _ = document.message
     except ValidationError as error:
         # The first part of the place is the kind that it was read as.
         raise DocumentError(f"{path}: {_first_of(error, skip=1)}") from None
-    except DocumentError as error:
+    except (DocumentError, DuplicateKeyError) as error:
         raise DocumentError(f"{path}: {error}") from None
     return document
 

@@ -124,6 +124,16 @@ class Job:
         return self.prompt_tokens + self.generate_tokens / 2
 
 
+def beyond_context(card: ModelFacts, job: Job) -> str | None:
+    """Why the job is longer than its model's context, whatever the Mac; None if it is not."""
+    if job.tokens <= card.context_tokens:
+        return None
+    return (
+        f"context: a prompt of {job.prompt_tokens} tokens with an answer of {job.generate_tokens} does not"
+        f" fit the context of {card.context_tokens} tokens"
+    )
+
+
 def estimate_mac(card: ModelFacts, mac: MacSpec, job: Job) -> Estimate:
     """The job on one Mac."""
     needed = needed_parts(
@@ -244,8 +254,8 @@ def _assembled(
 
 
 def _why_not(card: ModelFacts, job: Job, found: Sequence[RankEstimate]) -> str | None:
-    if job.tokens > card.context_tokens:
-        return f"context: {job.tokens} tokens are asked, the model allows {card.context_tokens}"
+    if (beyond := beyond_context(card, job)) is not None:
+        return beyond
     for rank in found:
         short = rank.needed.total_bytes - rank.usable.bytes
         if short > 0:

@@ -48,6 +48,7 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
         (CARD.replace('kind = "chat"', 'kind = "vision"'), "bad.toml: kind:"),
         (CARD.replace("context_tokens = 8192", 'context_tokens = "8192"'), "bad.toml: context_tokens:"),
         (CARD.replace("[price]", "colour = 1\n[price]"), "bad.toml: "),
+        (CARD.replace("[price]", "[price]\nminimum_umlx = 1"), "the key 'minimum_umlx' is there twice"),
         (CARD.replace("minimum_umlx = 100", "minimum_umlx = 0"), "bad.toml: price.minimum_umlx:"),
         (CARD, "already the id of a card"),
     ],

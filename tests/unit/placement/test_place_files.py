@@ -100,6 +100,18 @@ def test_what_is_not_right_is_refused_by_name(
     assert word in " ".join(result.stderr.split())
 
 
+@pytest.mark.parametrize("name", ["fleet", "jobs"])
+def test_a_key_that_is_there_twice_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    assert place(tmp_path, [host("a")], [job("j")]).exit_code == 0
+    path = tmp_path / f"{name}.json"
+    text = path.read_text()
+    path.write_text(text.replace('"id": ', '"id": "other", "id": ', 1))
+    paths = ["--fleet", str(tmp_path / "fleet.json"), "--jobs", str(tmp_path / "jobs.json")]
+    refused = CliRunner().invoke(app, ["place", *paths])
+    assert refused.exit_code == 2
+    assert f"{name}.json: the key 'id' is there twice" in refused.stderr
+
+
 def test_people_are_told_reasons_in_words(tmp_path: Path) -> None:
     assert place(tmp_path, fleet(), [job("a")]).exit_code == 0
     paths = ["--fleet", str(tmp_path / "fleet.json"), "--jobs", str(tmp_path / "jobs.json")]

@@ -75,7 +75,32 @@ def test_what_does_not_fit_says_by_how_much(tmp_path: Path) -> None:
 
 def test_a_context_that_is_too_long_is_said_first(tmp_path: Path) -> None:
     found = estimate(tmp_path, STUDIO, "mistral-7b", "--prompt", "40000", "--generate", "1")
-    assert found["reason"] == "context: 40001 tokens are asked, the model allows 32768"
+    assert not found["fits"]
+    assert found["reason"] == (
+        "context: a prompt of 40000 tokens with an answer of 1 does not fit the context of 32768 tokens"
+    )
+
+
+@pytest.mark.parametrize("tokens", ["40000", "9" * 400])
+def test_a_prompt_beyond_the_context_is_not_computed(tmp_path: Path, tokens: str) -> None:
+    path = tmp_path / "host.json"
+    for host in (STUDIO, {"members": [STUDIO, STUDIO]}):
+        path.write_text(json.dumps(host))
+        arguments = ["estimate", "--card", "mistral-7b", "--host", str(path)]
+        done = CliRunner().invoke(app, [*arguments, "--prompt", tokens, "--generate", "1"])
+        assert done.exit_code == 0, done.output
+        assert "does not fit the context of 32768 tokens" in done.stdout
+        assert "tokens/s" not in done.stdout
+        assert "GB" not in done.stdout
+
+
+def test_a_key_that_is_there_twice_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "host.json"
+    path.write_text('{"chip": "M2", "memory_gib": 16, "memory_gib": 24}')
+    arguments = ["estimate", "--card", "llama-3.1-8b", "--host", str(path)]
+    done = CliRunner().invoke(app, [*arguments, "--prompt", "10", "--generate", "10"])
+    assert done.exit_code == 2
+    assert "the key 'memory_gib' is there twice" in done.stderr
 
 
 def test_company_costs_memory_and_time(tmp_path: Path) -> None:
