@@ -70,8 +70,8 @@ MUTANTS: Final = (
     Mutant(
         "more than max_tokens",
         "coordinator.relay",
-        "        room = live.work.max_tokens - len(live.token_ids)\n        ids",
-        "        room = 10**9\n        ids",
+        "        if len(ids) > live.work.max_tokens - len(live.token_ids):\n",
+        "        if False:\n",
     ),
     Mutant(
         "signature and digest not checked",
