@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 # Claims beyond these are no Mac: the largest has 512 GiB and 819 GB/s (M3 Ultra); room for later.
 MEMORY_BYTES_MAX: Final = 1 << 42
 BANDWIDTH_MAX: Final = 4 * 10**12
+MODELS_SIDE_BY_SIDE_MAX: Final = 16
 
 
 class Message(BaseModel):
@@ -18,8 +19,9 @@ class Message(BaseModel):
 
 
 class Hardware(Message):
-    """What a node says of its Mac, and how much of it its owner lends: memory, and `width` attempts
-    at the same time. Claims: used for placement, never for money."""
+    """What a node says of its Mac, and how much of it its owner lends: memory, `width` attempts at
+    the same time, and `models_max` models side by side, one of them at work. Claims: used for
+    placement, never for money."""
 
     chip: Annotated[str, Field(max_length=100)] = "unknown"
     memory_bytes: Annotated[int, Field(gt=0, le=MEMORY_BYTES_MAX)]
@@ -27,6 +29,7 @@ class Hardware(Message):
     bandwidth_bytes_per_second: Annotated[int, Field(gt=0, le=BANDWIDTH_MAX)]
     gpu_cores: Annotated[int, Field(ge=0, le=1024)] = 0
     width: Annotated[int, Field(ge=1, le=64)] = 8
+    models_max: Annotated[int, Field(ge=1, le=MODELS_SIDE_BY_SIDE_MAX)] = 1
     os: Annotated[str, Field(max_length=100)] = "unknown"
     accelerated: bool = False
 

@@ -14,7 +14,12 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from node_agent.protocol.cards import ModelCard
-from node_agent.protocol.hardware import BANDWIDTH_MAX, Hardware, Message
+from node_agent.protocol.hardware import (
+    BANDWIDTH_MAX,
+    MODELS_SIDE_BY_SIDE_MAX,
+    Hardware,
+    Message,
+)
 
 T = TypeVar("T")
 
@@ -119,7 +124,11 @@ class Welcome(Message):
 
 
 class Offer(Message):
-    """One attempt. The node answers `accept` or `decline` before anything else."""
+    """One attempt. The node answers `accept` or `decline` before anything else.
+
+    `evict`: revisions that the coordinator takes to go for this one. The node drops them first where
+    it needs room, and not at all where it needs none.
+    """
 
     type: Literal["offer"] = "offer"
     job_id: str
@@ -133,6 +142,7 @@ class Offer(Message):
     sampling: Sampling
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     progress_deadline_seconds: Annotated[float, Field(gt=0)]
+    evict: Annotated[tuple[str, ...], Field(max_length=MODELS_SIDE_BY_SIDE_MAX)] = ()
 
 
 class Cancel(Message):
