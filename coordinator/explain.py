@@ -89,7 +89,7 @@ SUBMITTER_CHANGES: Final[dict[RejectReason, str | None]] = {
     "held_for_older": None,
     "memory_free_short": None,
     "slot_full": "wait for a seat, or take a model that more Macs have loaded",
-    "memory_busy": "wait until other models' work ends, or take a model that is loaded",
+    "memory_busy": "wait until the other models' work ends, or ask for the model that is at work",
     "crowded": "lower the least speed, allow a later end, or wait",
     "better_soon": None,
     "kept_for_big": None,

@@ -26,8 +26,8 @@ from coordinator.jobs.models import Job
 from coordinator.live import LiveJobs
 from coordinator.nodes.channel import Channel, Fleet
 from coordinator.nodes.health_book import HealthBook
-from coordinator.placement.match import WIDTH_MAX, plan_slot
 from coordinator.placement.residency import Demand, Directive, IdleHost, jobs_per_hour, plan
+from coordinator.placement.slot_plans import WIDTH_MAX, bytes_at_most, plan_slot
 from coordinator.placement.types import JobFacts, SlotPlan
 from coordinator.reservations import Reservations
 from coordinator.settings import Settings
@@ -235,6 +235,8 @@ class Residency:
             network_bytes_per_second=self._settings.fetch_bytes_per_second,
             changed_seconds=now - max(asked_at, channel.changed_at),
             refused=frozenset(refused),
+            models_max=channel.hardware.models_max,
+            held_bytes=sum(slot.bytes for slot in channel.slots),
         )
 
     def _turn(self, idle: Sequence[IdleHost]) -> list[IdleHost]:
@@ -276,19 +278,26 @@ class Residency:
         return found
 
     def _unslotted(self, node_id: str) -> tuple[ModelCard, SlotPlan] | None:
+        """The model to make a slot for, that was loaded last of those without one."""
         channel, row, table = self._channels.get(node_id), self._book.row(node_id), self._book.table
-        if channel is None or row is None or not channel.slots or table.live[row]:
+        if channel is None or row is None or table.live[row]:
             return None
-        slots = {table.slots.revision(slot): slot for slot in table.slots.of(int(table.first_slot[row]))}
-        card = self._revisions.get(channel.slots[-1].card_revision)
-        if card is None or card.revision in slots:
+        here = list(table.slots.of(int(table.first_slot[row])))
+        slotted = {table.slots.revision(slot) for slot in here}
+        loaded = [slot.card_revision for slot in channel.slots]
+        unslotted = [one for one in reversed(loaded) if one not in slotted and one in self._revisions]
+        if not unslotted:
             return None
+        card = self._revisions[unslotted[0]]
+        gone = [slot for slot in here if table.slots.revision(slot) not in loaded]
+        hardware, width = channel.hardware, min(WIDTH_MAX, channel.hardware.width)
         least = JobFacts(job_id="", card=card, prompt_tokens=1, max_tokens=1)
-        found = plan_slot(least, channel.hardware.lent_bytes, min(WIDTH_MAX, channel.hardware.width))
-        if found is None:
+        kept = sum(int(table.slots.bytes[slot]) for slot in here if slot not in gone)
+        most = bytes_at_most(least, hardware.lent_bytes, hardware.models_max, width)
+        found = plan_slot(least, min(hardware.lent_bytes - kept, most), width)
+        if found is None or len(here) - len(gone) >= hardware.models_max:
             return None
-        evicted = tuple(table.slots.slot_id(slot) for slot in slots.values())
-        return card, SlotPlan(found.bytes, found.width, found.tokens_max, evicted)
+        return card, replace(found, evict_slot_ids=tuple(table.slots.slot_id(slot) for slot in gone))
 
 
 def _room_on_disk(channel: Channel) -> int:
@@ -299,10 +308,16 @@ def _room_on_disk(channel: Channel) -> int:
 
 
 def supply_of(hosts: Sequence[IdleHost], demands: Sequence[Demand]) -> dict[str, float]:
-    """Jobs an hour that these hosts serve with what they have loaded, by revision."""
+    """Jobs an hour that these hosts serve with what they have loaded, by revision. Models of one host
+    share its time."""
     found: dict[str, float] = {}
+    asked = {demand.revision for demand in demands}
     for demand in demands:
-        rates = [jobs_per_hour(host, demand) for host in hosts if demand.revision in host.loaded]
+        rates = [
+            jobs_per_hour(host, demand) / len(host.loaded & asked)
+            for host in hosts
+            if demand.revision in host.loaded
+        ]
         if rates:
             found[demand.revision] = sum(rates)
     return found

@@ -45,7 +45,8 @@ from coordinator.nodes.tallies import Tallies
 from coordinator.openai import prompt
 from coordinator.openai.request import GenerationRequest
 from coordinator.openai.results import whole_result
-from coordinator.placement.match import match, plan_slot
+from coordinator.placement.match import match
+from coordinator.placement.slot_plans import plan_slot
 from coordinator.placement.types import JobFacts, NotPlaced, Placed
 from coordinator.policy.demand import DemandGauge
 from coordinator.policy.rate_cards import ensure_first_card

@@ -57,7 +57,7 @@ OWNER_CHANGES: Final[dict[RejectReason, str | None]] = {
     "held_for_older": None,
     "memory_free_short": "close programs that use the memory that is lent, or lend less",
     "slot_full": None,
-    "memory_busy": "lend more memory, so that a second model fits beside the first",
+    "memory_busy": "nothing: one model is at work at a time, since two would take turns with the same memory bandwidth",
     "crowded": None,
     "better_soon": None,
     "kept_for_big": None,

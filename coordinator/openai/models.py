@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinator.openai.strict_json import Json
-from coordinator.placement.match import plan_slot
+from coordinator.placement.slot_plans import plan_slot
 from coordinator.placement.types import JobFacts
 from coordinator.runtime import Runtime
 from node_agent.protocol.cards import ModelCard

@@ -43,6 +43,7 @@ COLUMNS: Final[tuple[tuple[str, str], ...]] = (
     ("lent", "i8"),  # bytes
     ("limit", "i8"),  # bytes: of the lent ones those that are free
     ("room", "i8"),  # bytes for a new slot, idle ones evicted
+    ("spare", "i8"),  # the same with none evicted
     ("live", "u2"),  # attempts
     ("base", "u1"),  # the code of the first gate that stands without regard to attempts
     ("code", "u1"),  # the same with regard to them
@@ -74,6 +75,7 @@ class Fleet:
     lent: NDArray[np.int64]
     limit: NDArray[np.int64]
     room: NDArray[np.int64]
+    spare: NDArray[np.int64]
     live: NDArray[np.uint16]
     base: NDArray[np.uint8]
     code: NDArray[np.uint8]
@@ -98,6 +100,7 @@ class Fleet:
         self.has_curves = False
         self.has_disks = False
         self.has_several = False  # slots on one host
+        self.has_room_beside = False  # for a second model on some host
         self.curves: NDArray[np.uint8] = np.zeros((survival.CURVE_BYTES, 0), dtype=np.uint8)
         self._capacity = max(capacity, 1)
         # By held row: the model, and how many older jobs of it the host is held for.
@@ -137,7 +140,7 @@ class Fleet:
         """Forget the host of that row."""
         self._drop_slots(row)
         self.base[row] = self.code[row] = VACANT
-        self.lent[row] = self.limit[row] = self.room[row] = self.live[row] = 0
+        self.lent[row] = self.limit[row] = self.room[row] = self.spare[row] = self.live[row] = 0
         self.count -= 1
         self._vacant.append(row)
 
@@ -243,6 +246,7 @@ class Fleet:
         self.kinds[row] = _kinds(host)
         self.width[row] = min(host.hardware.width, 255)
         self.slots_max[row] = min(host.slots_max, 255)
+        self.has_room_beside = self.has_room_beside or host.slots_max > 1
         self._write_disk(row, host)
         self._write_times(row, host, now)
         self.live[row] = host.live
@@ -288,7 +292,7 @@ class Fleet:
         return self._more_disk[word]
 
     def _refresh(self, row: int) -> None:
-        """What follows from attempts: the code of the gate, and room for another slot."""
+        """What follows from attempts and slots: the code of the gate, and room for another slot."""
         live, flags = int(self.live[row]), int(self.flags[row])
         code = int(self.base[row])
         if not code and flags & PROBATION and live:
@@ -298,13 +302,13 @@ class Fleet:
         if not code and flags & HELD:
             code = CODES["held_for_older"]
         self.code[row] = code
-        room = int(self.limit[row])
-        if live:
-            at_work = [slot for slot in self.slots.of(int(self.first_slot[row])) if self.slots.live[slot]]
-            room -= sum(int(self.slots.bytes[slot]) for slot in at_work)
-            if len(at_work) >= self.slots_max[row]:
-                room = 0
-        self.room[row] = max(room, 0)
+        # One model is at work at a time: two would take turns with the same bandwidth.
+        self.room[row] = self.spare[row] = 0
+        if not live:
+            limit = self.room[row] = max(int(self.limit[row]), 0)
+            sizes = [int(self.slots.bytes[slot]) for slot in self.slots.of(int(self.first_slot[row]))]
+            if len(sizes) < self.slots_max[row]:
+                self.spare[row] = max(limit - sum(sizes), 0)
 
     def _drop_slots(self, row: int) -> None:
         for slot in self.slots.of(int(self.first_slot[row])):

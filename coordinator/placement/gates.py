@@ -27,8 +27,8 @@ class Look:
     By class of speed: `prompt` and `decode` seconds of an idle host with the model loaded, `alone`
     seconds a token, and `load` seconds from its disk. By row: `code` of the reason (0: able), `seat` the slot that it would
     sit in (-1: one to make), `total` seconds of the job there, `cost` the same with what others
-    lose by it. `fetch` seconds where a model is absent. `needed` and
-    `weights` in bytes.
+    lose by it. `fetch` seconds where a model is absent. `held` by row: whether the model is in memory
+    in an idle slot that is too small for the job. `needed` and `weights` in bytes.
     """
 
     job: JobFacts
@@ -45,6 +45,7 @@ class Look:
     total: Floats
     cost: Floats
     fetch: Floats | None = None
+    held: NDArray[np.bool_] | None = None
 
     @property
     def classes(self) -> NDArray[np.int64]:
@@ -198,10 +199,13 @@ def _seats(look: Look, was_open: NDArray[np.bool_], now: float) -> None:
     """Seats in slots of the model, where the job's context fits into them."""
     slots = look.fleet.slots
     found = slots.of_model(look.revision)
-    if not len(found):
-        return
-    fits = (slots.tokens[found] >= look.job.tokens) & was_open[slots.row[found]]
-    found = found[fits]
+    found = found[was_open[slots.row[found]]]
+    if look.fleet.has_several:
+        found = _not_beside_others(look, found)
+    is_small = slots.tokens[found] < look.job.tokens
+    if is_small.any():
+        _outgrown(look, found[is_small], now)
+        found = found[~is_small]
     free = slots.live[found] < slots.width[found]
     look.code[slots.row[found[~free]]] = CODES["slot_full"]
     found = found[free]
@@ -215,6 +219,26 @@ def _seats(look: Look, was_open: NDArray[np.bool_], now: float) -> None:
         order = np.argsort(-cost, kind="stable")
         rows, found, total, cost = rows[order], found[order], total[order], cost[order]
     look.seat[rows], look.total[rows], look.cost[rows] = found, total, cost
+
+
+def _not_beside_others(look: Look, found: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Those of the slots on whose hosts no other slot has attempts."""
+    rows = look.fleet.slots.row[found]
+    is_beside = look.fleet.live[rows] > look.fleet.slots.live[found]
+    look.code[rows[is_beside]] = CODES["memory_busy"]
+    return found[~is_beside]
+
+
+def _outgrown(look: Look, found: NDArray[np.int32], now: float) -> None:
+    """Idle slots of the model that are too small: one is made anew around what is loaded."""
+    slots = look.fleet.slots
+    ahead = np.maximum(slots.clear_at[found] - now, 0.0)
+    is_held = (look.fleet.live[slots.row[found]] == 0) & ((slots.warm[found] > 0) | (ahead > 0))
+    rows = slots.row[found[is_held]]
+    look.held = np.zeros(len(look.code), dtype=bool)
+    look.held[rows] = True
+    look.total[rows] = ahead[is_held] + (look.prompt + look.decode)[look.classes[rows]]
+    look.cost[rows] = look.total[rows]
 
 
 def seat_wait(look: Look, found: NDArray[np.int32], now: float) -> Floats:

@@ -16,6 +16,7 @@ from coordinator.placement import survival
 from coordinator.placement.fleet import VACANT, Fleet, tie_of
 from coordinator.placement.gates import ABLE, Floats, Look, fail, look_at, seat_wait
 from coordinator.placement.reject import CODES, PASSING_REASONS, REASONS, RejectReason
+from coordinator.placement.slot_plans import slot_to_make
 from coordinator.placement.slots import NOBODY
 from coordinator.placement.types import (
     Forecast,
@@ -25,11 +26,8 @@ from coordinator.placement.types import (
     Outlook,
     Placed,
     Policy,
-    SlotPlan,
 )
-from node_agent.sizing import memory
 
-WIDTH_MAX: Final = 8
 POLICY: Final = Policy()
 OUTLOOK: Final = Outlook()
 MIX: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -55,27 +53,6 @@ class Decision:
         """Why the host of that row did not get the job; None for the one that did."""
         code = int(self.codes[row])
         return None if code in {ABLE, VACANT} else REASONS[code - 1]
-
-
-def plan_slot(job: JobFacts, lent_bytes: int, width_max: int = WIDTH_MAX) -> SlotPlan | None:
-    """The widest slot (at most `width_max` sequences) for the job's model within `lent_bytes`.
-
-    The context per sequence is the model's own where that fits at full width; else it is halved
-    until it fits or is just what the job needs, and only then is the slot made narrower. None if
-    even one sequence of this job does not fit.
-    """
-    card = job.card
-    tokens_max = card.context_tokens
-    while (
-        tokens_max > job.tokens
-        and memory.needed_bytes(card, context_tokens=tokens_max, width=width_max) > lent_bytes
-    ):
-        tokens_max = max(tokens_max // 2, job.tokens)
-    for width in range(width_max, 0, -1):
-        needed = memory.needed_bytes(card, context_tokens=tokens_max, width=width)
-        if needed <= lent_bytes:
-            return SlotPlan(needed, width, tokens_max, ())
-    return None
 
 
 def match(
@@ -195,10 +172,16 @@ def _weighed(look: Look, able: NDArray[np.intp], scale: _Scale) -> tuple[Floats,
 
 def _turned_over(look: Look, able: NDArray[np.intp], scale: _Scale) -> Floats:
     """What it costs by able host that a model goes to make room: the Mac loads, and what went must
-    be loaded again, sooner the fewer others hold it and the later it was asked for."""
+    be loaded again, sooner the fewer others hold it and the later it was asked for. Of several models
+    that may go the one that came last stands for them."""
     fleet, policy = look.fleet, scale.policy
     found = np.zeros(len(able))
-    at = np.flatnonzero((look.seat[able] == NOBODY) & (fleet.first_slot[able] != NOBODY))
+    goes = (look.seat[able] == NOBODY) & (fleet.first_slot[able] != NOBODY)
+    if fleet.has_room_beside:
+        goes &= fleet.spare[able] < look.needed
+    if look.held is not None:
+        goes &= ~look.held[able]
+    at = np.flatnonzero(goes)
     rows = able[at]
     load = look.load[look.classes[rows]]
     again = fleet.slots.weights_lost(fleet.first_slot[rows]) / max(look.weights, 1) * load
@@ -235,11 +218,21 @@ def _soonest(look: Look, now: float) -> tuple[int, float]:
             continue
         ends = np.maximum(until[busy] - now, 0.0) + (look.prompt + look.decode)[look.classes[busy]]
         if not is_loaded:
-            ends += look.load[look.classes[busy]]
+            ends += np.where(_is_warm(look, busy), 0.0, look.load[look.classes[busy]])
         first = np.flatnonzero(ends == ends.min())
         at = first[fleet.tie[busy[first]].argmin()]
         best = min(best, (int(busy[at]), float(ends[at])), key=lambda entry: entry[1])
     return best
+
+
+def _is_warm(look: Look, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """By row, whether the host holds the model beside those at work."""
+    warm = np.zeros(len(look.code), dtype=bool)
+    if look.fleet.has_several:
+        slots = look.fleet.slots
+        found = slots.of_model(look.revision)
+        warm[slots.row[found[slots.warm[found] > 0]]] = True
+    return warm[rows]
 
 
 def _limits(look: Look, able: NDArray[np.intp], policy: Policy, best: float, now: float) -> Floats:
@@ -337,7 +330,7 @@ def choice_at(look: Look, row: int, *, now_seconds: float = 0.0) -> Placed:
     node_id = fleet.node_id(row)
     if is_seated:
         return Placed(node_id, fleet.slots.slot_id(slot), None, forecast, _counts(look))
-    return Placed(node_id, None, _new_slot(look, row), forecast, _counts(look))
+    return Placed(node_id, None, slot_to_make(job, fleet, row), forecast, _counts(look))
 
 
 def _until_read(look: Look, row: int, slot: int, now: float) -> tuple[float, float]:
@@ -346,27 +339,8 @@ def _until_read(look: Look, row: int, slot: int, now: float) -> tuple[float, flo
         seconds = float(seat_wait(look, np.array([slot], dtype=np.int32), now)[0])
         is_under_way = bool(look.fleet.slots.warm[slot]) or look.fleet.slots.clear_at[slot] > now
         return (seconds, 0.0) if is_under_way else (0.0, seconds)
+    if look.held is not None and look.held[row]:
+        read = float((look.prompt + look.decode)[int(look.fleet.classes[row])])
+        return max(float(look.total[row]) - read, 0.0), 0.0
     load = float(look.load[int(look.fleet.classes[row])])
     return 0.0, load if look.fetch is None else load + float(look.fetch[row])
-
-
-def _new_slot(look: Look, row: int) -> SlotPlan:
-    """The slot to make there, and the idle ones that go for it: all where one model is held."""
-    fleet, slots = look.fleet, look.fleet.slots
-    here = list(slots.of(int(fleet.first_slot[row])))
-    room = int(fleet.limit[row]) - sum(int(slots.bytes[slot]) for slot in here)
-    going: list[int] = []
-    idle = [slot for slot in here if not slots.live[slot]]
-    if fleet.slots_max[row] > 1:
-        # Cold ones first, then the largest.
-        idle.sort(key=lambda slot: (bool(slots.warm[slot]), -int(slots.bytes[slot]), slots.slot_id(slot)))
-    for slot in idle:
-        is_enough = room >= look.needed and len(here) - len(going) < fleet.slots_max[row]
-        if is_enough and fleet.slots_max[row] > 1:
-            break
-        going.append(slot)
-        room += int(slots.bytes[slot])
-    plan = plan_slot(look.job, room, min(WIDTH_MAX, int(fleet.width[row])))
-    if plan is None:
-        raise AssertionError("a host past the gates has room for the job")
-    return SlotPlan(plan.bytes, plan.width, plan.tokens_max, tuple(slots.slot_id(slot) for slot in going))

@@ -99,7 +99,7 @@ EXPLAINED: Final[dict[RejectReason, str]] = {
     "held_for_older": "it becomes free for a job that has waited too long",
     "memory_free_short": "other programs use the memory that is lent",
     "slot_full": "the model is loaded and all its seats are taken",
-    "memory_busy": "other models at work leave too little memory",
+    "memory_busy": "another model is at work there",
     "crowded": "too slow or too late beside the jobs that run there, or with the model to load",
     "better_soon": "a better Mac becomes free so soon that waiting ends earlier",
     "kept_for_big": "its memory is kept for jobs that need it",

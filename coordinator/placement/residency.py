@@ -41,7 +41,8 @@ class Demand:
 class IdleHost:
     """A Mac on which nothing runs. `on_disk`, `loaded` and `refused` are revisions, the last those
     that it could not make ready lately; `changed_seconds` ago its last change of model. Without
-    `network_bytes_per_second` it fetches nothing."""
+    `network_bytes_per_second` it fetches nothing. It holds up to `models_max` models, one of them at
+    work at a time; those that it holds take `held_bytes`."""
 
     node_id: str
     hardware: Hardware
@@ -53,6 +54,8 @@ class IdleHost:
     network_bytes_per_second: int | None = None
     changed_seconds: float = float("inf")
     refused: frozenset[str] = frozenset()
+    models_max: int = 1
+    held_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -98,8 +101,8 @@ def plan(
     """Changes by falling gain, at most one a host.
 
     `busy_jobs_per_hour` is what hosts at work serve of each revision: they count as supply and are
-    not changed. A host keeps what it holds unless another model saves more than the one it would
-    lose. The order of `hosts` and `demands` does not matter.
+    not changed. A host keeps what it holds unless another model saves more than those that it would
+    lose. What it holds shares its time. The order of `hosts` and `demands` does not matter.
     """
     wanted = {demand.revision: demand for demand in demands}
     supply = _Supply(dict(busy_jobs_per_hour or {}))
@@ -110,8 +113,8 @@ def plan(
         if _fits(host, demand)
     }
     for host in hosts:
-        for revision in sorted(host.loaded & wanted.keys()):
-            supply.add(revision, rates.get((host.node_id, revision), 0.0))
+        for revision, rate in _served(host, host.loaded, rates).items():
+            supply.add(revision, rate)
     by_id = {host.node_id: host for host in hosts if host.changed_seconds >= policy.dwell_seconds}
     heap = [
         (-gain, node_id, revision)
@@ -137,14 +140,69 @@ def plan(
             continue
         del by_id[node_id]
         found.append(_directive(host, demand, gain))
-        _move(host, demand, rates, supply)
+        _move(host, demand, wanted, rates, supply, policy)
     return found
 
 
-def _move(host: IdleHost, demand: Demand, rates: Mapping[tuple[str, str], float], supply: _Supply) -> None:
-    supply.add(demand.revision, rates[host.node_id, demand.revision])
-    for revision in host.loaded:
-        supply.add(revision, -rates.get((host.node_id, revision), 0.0))
+def _served(host: IdleHost, held: frozenset[str], rates: Mapping[tuple[str, str], float]) -> dict[str, float]:
+    """Jobs an hour that a host with these models serves of each that is asked for."""
+    found = {
+        revision: rates[host.node_id, revision]
+        for revision in sorted(held)
+        if (host.node_id, revision) in rates
+    }
+    return {revision: rate / len(found) for revision, rate in found.items()}
+
+
+def _goes(
+    host: IdleHost, demand: Demand, wanted: Mapping[str, Demand], supply: _Supply, policy: ResidencyPolicy
+) -> frozenset[str]:
+    """What a host drops for another model: all where it holds one, else what is missed least, until
+    there is room."""
+    if host.models_max == 1 or not host.loaded:
+        return host.loaded
+    free, going = host.lent_bytes - host.held_bytes, set[str]()
+    needed = _needed_bytes(demand)
+    for revision in sorted(host.loaded, key=lambda one: (_missed(one, wanted, supply, policy), one)):
+        if free >= needed and len(host.loaded) - len(going) < host.models_max:
+            break
+        going.add(revision)
+        known = wanted.get(revision)
+        free += memory.weights_bytes(known.card) if known else host.held_bytes // len(host.loaded)
+    return frozenset(going)
+
+
+def _missed(revision: str, wanted: Mapping[str, Demand], supply: _Supply, policy: ResidencyPolicy) -> float:
+    """Seconds that jobs would wait more if nobody held the model."""
+    demand, horizon = wanted.get(revision), policy.horizon_seconds
+    if demand is None:
+        return 0.0
+    return _saved(demand, supply.capacity.get(revision, 0.0), horizon) - _saved(demand, 0.0, horizon)
+
+
+def _changes(
+    host: IdleHost, demand: Demand, going: frozenset[str], rates: Mapping[tuple[str, str], float]
+) -> dict[str, float]:
+    """By model, how many more or fewer jobs an hour a host serves that takes the new one."""
+    before = _served(host, host.loaded, rates)
+    after = _served(host, (host.loaded - going) | {demand.revision}, rates)
+    return {
+        revision: after.get(revision, 0.0) - before.get(revision, 0.0)
+        for revision in sorted(before.keys() | after.keys())
+    }
+
+
+def _move(
+    host: IdleHost,
+    demand: Demand,
+    wanted: Mapping[str, Demand],
+    rates: Mapping[tuple[str, str], float],
+    supply: _Supply,
+    policy: ResidencyPolicy,
+) -> None:
+    going = _goes(host, demand, wanted, supply, policy)
+    for revision, rate in _changes(host, demand, going, rates).items():
+        supply.add(revision, rate)
 
 
 def _directive(host: IdleHost, demand: Demand, gain: float) -> Directive:
@@ -154,17 +212,18 @@ def _directive(host: IdleHost, demand: Demand, gain: float) -> Directive:
 
 def _fits(host: IdleHost, demand: Demand) -> bool:
     """Whether memory and disk take it, for the usual job and for a context worth loading for."""
-    card = demand.card
-    if demand.revision in host.refused:
-        return False
-    usual = demand.prompt_tokens + demand.answer_tokens
-    context = min(max(usual, CONTEXT_TOKENS), card.context_tokens)
-    if memory.needed_bytes(card, context_tokens=context, width=1) > host.lent_bytes:
+    if demand.revision in host.refused or _needed_bytes(demand) > host.lent_bytes:
         return False
     if demand.revision in host.on_disk or demand.revision in host.loaded:
         return True
-    is_room = host.disk_free_bytes >= memory.weights_bytes(card)
+    is_room = host.disk_free_bytes >= memory.weights_bytes(demand.card)
     return host.network_bytes_per_second is not None and is_room
+
+
+def _needed_bytes(demand: Demand) -> int:
+    usual = demand.prompt_tokens + demand.answer_tokens
+    context = min(max(usual, CONTEXT_TOKENS), demand.card.context_tokens)
+    return memory.needed_bytes(demand.card, context_tokens=context, width=1)
 
 
 def _service_seconds(host: IdleHost, demand: Demand) -> float:
@@ -216,13 +275,12 @@ def _net(
     horizon = policy.horizon_seconds
     if cost >= horizon:
         return 0.0
-    held = supply.capacity.get(demand.revision, 0.0)
-    added = rates[host.node_id, demand.revision] * (1 - cost / horizon)
-    gain = _saved(demand, held + added, horizon) - _saved(demand, held, horizon)
-    for revision in sorted(host.loaded):
-        lost = wanted.get(revision)
-        if lost is not None:
-            has = supply.capacity.get(revision, 0.0)
-            left = max(has - rates.get((host.node_id, revision), 0.0), 0.0)
-            gain -= _saved(lost, has, horizon) - _saved(lost, left, horizon)
+    gain = 0.0
+    going = _goes(host, demand, wanted, supply, policy)
+    for revision, rate in _changes(host, demand, going, rates).items():
+        has = supply.capacity.get(revision, 0.0)
+        more = rate * (1 - cost / horizon) if revision == demand.revision else rate
+        gain += _saved(wanted[revision], max(has + more, 0.0), horizon) - _saved(
+            wanted[revision], has, horizon
+        )
     return gain - cost

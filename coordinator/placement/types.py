@@ -59,7 +59,7 @@ class HostFacts:
     `given_seconds` is work given lately, decayed, in seconds of this host; without it
     `given_tokens` over its bandwidth stands for it.
     `free_bytes` is what is free for slots now, those it has included; None: all that is lent.
-    `slots_max`: how many models it holds at the same time.
+    `slots_max`: how many models it holds at the same time; one of them is at work.
     `kinds` of models it runs, `on_disk` the revisions that it has, `disk_free_bytes` room for
     more; None: any, all, enough. Without `network_bytes_per_second` it fetches none.
     `decode_factor` and `prefill_factor` are its self-test's speed over the forecast's.
@@ -231,12 +231,13 @@ class Forecast:
 
 @dataclass(frozen=True)
 class SlotPlan:
-    """A slot to make on the host, after its idle slots named here have gone."""
+    """A slot to make on the host, after its idle slots named here have gone, and with them models."""
 
     bytes: int
     width: int
     tokens_max: int
     evict_slot_ids: tuple[str, ...]
+    evict_revisions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -125,10 +125,13 @@ def test_the_chosen_host_keeps_all_that_was_asked(
         free = host.lent_bytes if host.free_bytes is None else min(host.lent_bytes, host.free_bytes)
         assert sum(slot.bytes for slot in kept) + found.new_slot.bytes <= free
         assert len(kept) < host.slots_max
-        assert all(slot.live == 0 for slot in host.slots if slot not in kept)
+        assert host.live == 0
+        gone = {slot.card_revision for slot in host.slots if slot not in kept}
+        assert set(found.new_slot.evict_revisions) == gone - {job.revision}
     else:
         slot = next(slot for slot in host.slots if slot.slot_id == found.slot_id)
         assert slot.live < slot.width
+        assert host.live == slot.live
         assert slot.card_revision == job.revision
         assert slot.tokens_max >= job.tokens
 

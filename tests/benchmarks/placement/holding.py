@@ -64,7 +64,9 @@ def _facts(world: World, host: Host) -> IdleHost:
         node_id=host.mac.name,
         hardware=host.mac.hardware,
         lent_bytes=host.mac.hardware.lent_bytes,
-        loaded=frozenset({host.model}) if host.model else frozenset(),
+        loaded=frozenset(host.held.values()),
         on_disk=ON_DISK,
+        models_max=host.mac.hardware.models_max,
+        held_bytes=sum(model(name).weights_bytes for name in host.held.values()),
         changed_seconds=world.now - host.changed_at,
     )

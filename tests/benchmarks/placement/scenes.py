@@ -25,6 +25,7 @@ GIB: Final = 1 << 30
 HOUR: Final = 3600.0
 HORIZON: Final = 72 * HOUR
 WIDTH: Final = 4
+MODELS_MAX: Final = 4  # held by a Mac at once, where memory allows
 
 # (chip, GPU cores, GiB, weight): what owners of Macs have.
 MACS: Final = (
@@ -122,6 +123,7 @@ def hardware_of(kind: int) -> Hardware:
         bandwidth_bytes_per_second=known.bandwidth_bytes_per_second,
         gpu_cores=cores,
         width=WIDTH,
+        models_max=MODELS_MAX,
         accelerated=True,
     )
 

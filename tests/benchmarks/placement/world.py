@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from coordinator.placement.fleet import Fleet
-from coordinator.placement.match import plan_slot
-from coordinator.placement.types import HostFacts, JobFacts, Placed, SlotFacts
+from coordinator.placement.slot_plans import bytes_at_most, plan_slot, slot_to_make
+from coordinator.placement.types import HostFacts, JobFacts, Placed, SlotFacts, SlotPlan
 from node_agent.sizing.speed import load_seconds, prompt_seconds, step_seconds
 from node_agent.sizing.work import machine_of, work_of
 from tests.benchmarks.placement.parts import Parts
@@ -56,12 +56,12 @@ class Task:
 
 @dataclass
 class Host:
-    """A Mac at work: its slot's tasks, and what it does until when."""
+    """A Mac at work: its slots, the tasks of one of them, and what it does until when."""
 
     mac: Mac
     row: int
-    slot: int = -1
-    model: str = ""
+    slot: int = -1  # the one at work, or that was so last
+    held: dict[int, str] = field(default_factory=dict[int, str])  # models in memory by slot
     is_lent: bool = False
     tasks: list[Task] = field(default_factory=list[Task])
     loaded_at: float = 0.0
@@ -70,6 +70,11 @@ class Host:
     version: int = 0
     served: int = 0
     hungry: float = 0.0
+
+    @property
+    def model(self) -> str:
+        """What is at work."""
+        return self.held.get(self.slot, "")
 
 
 class Policy(Protocol):
@@ -98,6 +103,16 @@ def _context(tasks: Sequence[Task]) -> int:
     return 256 * round(context / 256)
 
 
+def _first_slot(mac: Mac, first: str) -> SlotFacts:
+    job = JobFacts("", model(first), prompt_tokens=1, max_tokens=8191)
+    hardware = mac.hardware
+    most = bytes_at_most(job, hardware.lent_bytes, hardware.models_max, hardware.width)
+    plan = plan_slot(job, most, hardware.width) or plan_slot(job, hardware.lent_bytes, 1)
+    if plan is None:
+        raise AssertionError("a first model that does not fit")
+    return SlotFacts("slot_first", first, plan.bytes, plan.width, plan.tokens_max, 0, is_warm=True)
+
+
 class World:
     """One scene under one policy."""
 
@@ -113,6 +128,7 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self.is_changed = True
+        self.made = 0  # slots
         self.held = 0  # loads that a plan asked for
         self.open_jobs = len(self.tasks)
         for mac in scene.macs:
@@ -166,18 +182,15 @@ class World:
         host = self.hosts[row]
         self._advance(host)
         if choice.new_slot is not None:
-            plan = choice.new_slot
-            facts = SlotFacts(
-                f"slot_{row}", task.job.model, plan.bytes, plan.width, plan.tokens_max, 0, is_warm=True
-            )
-            host.slot = self.fleet.make_slot(row, facts, plan.evict_slot_ids)
-            host.model = task.job.model
+            self._make_slot(host, task.job.model, choice.new_slot)
             # A load that has begun is not broken off.
             host.loaded_at = max(self.now, host.loaded_at) + choice.forecast.load_seconds
             host.changed_at = host.loaded_at
-            self.given.append((self.now, plan.bytes, host.mac.hardware.lent_bytes))
+            self.given.append((self.now, choice.new_slot.bytes, host.mac.hardware.lent_bytes))
         elif slot != host.slot:
-            raise AssertionError("a seat in a slot that is not there")
+            if slot not in host.held or host.tasks:
+                raise AssertionError("a seat in a slot that is not there, or beside another model")
+            host.slot = slot
         _ = self.queue.pop(task.job.name)
         waited = self.now - task.waiting_since
         task.is_again = task.started is not None
@@ -198,19 +211,24 @@ class World:
     def load(self, host: Host, name: str) -> None:
         """Let an idle host load a model that nobody sits in yet."""
         self._advance(host)
-        card, lent = model(name), host.mac.hardware.lent_bytes
-        plan = plan_slot(JobFacts("", card, prompt_tokens=1, max_tokens=1), lent, host.mac.hardware.width)
-        if plan is None:
-            raise AssertionError("a plan for a host that has no room")
-        going = [self.fleet.slots.slot_id(slot) for slot in self.fleet.slots.of(host.slot)]
-        seconds = load_seconds(card)
-        facts = SlotFacts(f"slot_{host.row}", name, plan.bytes, plan.width, plan.tokens_max, 0, is_warm=True)
-        host.slot = self.fleet.make_slot(host.row, facts, going)
-        host.model, host.loaded_at = name, self.now + seconds
+        job = JobFacts("", model(name), prompt_tokens=1, max_tokens=1, card_revision=name)
+        self._make_slot(host, name, slot_to_make(job, self.fleet, host.row))
+        host.loaded_at = self.now + load_seconds(job.card)
         host.changed_at = host.loaded_at
         self._expect(host)
         self.held += 1
         self.is_changed = True
+
+    def _make_slot(self, host: Host, name: str, plan: SlotPlan) -> None:
+        slots = self.fleet.slots
+        host.held = {
+            at: held for at, held in host.held.items() if slots.slot_id(at) not in plan.evict_slot_ids
+        }
+        self.made += 1
+        slot_id = f"slot_{self.made}"
+        facts = SlotFacts(slot_id, name, plan.bytes, plan.width, plan.tokens_max, 0, is_warm=True)
+        host.slot = self.fleet.make_slot(host.row, facts, plan.evict_slot_ids)
+        host.held[host.slot] = name
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -238,7 +256,8 @@ class World:
             first = host.mac.first_model if self.now == 0 else None
             facts = replace(self._facts(host.mac, is_lent=True, first=first), hungry_seconds=host.hungry)
             self.fleet.replace(host.row, facts, now_seconds=self.now)
-            host.slot, host.model = int(self.fleet.first_slot[host.row]), first or ""
+            host.slot = int(self.fleet.first_slot[host.row])
+            host.held = {host.slot: first} if first else {}
 
         return lend
 
@@ -251,7 +270,7 @@ class World:
                 task.waiting_since = self.now
                 self.queue[task.job.name] = task
             host.hungry = self.now - float(self.fleet.fed_at[host.row])
-            host.tasks, host.is_lent, host.slot, host.model = [], False, -1, ""
+            host.tasks, host.is_lent, host.slot, host.held = [], False, -1, {}
             host.version += 1
             self.fleet.replace(host.row, self._facts(host.mac, is_lent=False), now_seconds=self.now)
 
@@ -260,7 +279,7 @@ class World:
     def _facts(self, mac: Mac, *, is_lent: bool, first: str | None = None) -> HostFacts:
         slots: tuple[SlotFacts, ...] = ()
         if first is not None:
-            slots = (SlotFacts("slot_first", first, mac.hardware.lent_bytes, 2, 8192, 0, is_warm=True),)
+            slots = (_first_slot(mac, first),)
         row_given = 0.0
         return HostFacts(
             node_id=mac.name,
@@ -271,6 +290,7 @@ class World:
             is_suspect=False,
             mode="ready" if is_lent else "away",
             slots=slots,
+            slots_max=mac.hardware.models_max,
             given_seconds=row_given,
             survival=(0.999,) * 168 if mac.is_dedicated else (0.6,) * 168,
         )

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.catalogue.cards import load_catalogue
-from coordinator.placement.match import WIDTH_MAX, match, plan_slot
+from coordinator.placement.match import match
+from coordinator.placement.slot_plans import WIDTH_MAX, plan_slot
 from coordinator.placement.types import HostFacts, JobFacts, NotPlaced, Placed, RejectReason, SlotFacts
 from node_agent.protocol.messages import Hardware
 from node_agent.sizing import memory

@@ -159,7 +159,7 @@ def test_a_loaded_mac_goes_before_one_that_reads_its_disk_and_that_before_one_th
 
 def test_a_host_that_holds_several_models_makes_room_only_as_needed() -> None:
     slots = (
-        make_slot("1" * 64, slot_id="slot_busy", live=1, bytes=4 * GIB),
+        make_slot("1" * 64, slot_id="slot_large", bytes=4 * GIB),
         make_slot("2" * 64, slot_id="slot_warm", bytes=2 * GIB),
         make_slot("3" * 64, slot_id="slot_cold", bytes=2 * GIB, is_warm=False),
     )
@@ -167,10 +167,40 @@ def test_a_host_that_holds_several_models_makes_room_only_as_needed() -> None:
     assert isinstance(found, Placed)
     assert found.new_slot is not None
     assert found.new_slot.evict_slot_ids == ("slot_cold",)
+    assert found.new_slot.evict_revisions == ("3" * 64,)
     assert found.new_slot.bytes <= 2 * GIB
-    full = match(make_job(), [make_host(lent_gib=8, slots=slots)])
-    assert isinstance(full, NotPlaced)
-    assert full.rejected == {"memory_busy": 1}
+    roomy = match(make_job(), [make_host(lent_gib=16, slots=slots, slots_max=4)])
+    assert isinstance(roomy, Placed)
+    assert roomy.new_slot is not None
+    assert roomy.new_slot.evict_slot_ids == ()
+    assert roomy.new_slot.bytes <= 4 * GIB
+    one = match(make_job(), [make_host(lent_gib=16, slots=slots)])
+    assert isinstance(one, Placed)
+    assert one.new_slot is not None
+    assert one.new_slot.evict_slot_ids == ("slot_large", "slot_warm", "slot_cold")
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_one_model_of_several_is_at_work_at_a_time(*, is_held: bool) -> None:
+    busy = make_slot("1" * 64, slot_id="slot_busy", live=1, bytes=2 * GIB)
+    idle = make_slot(CARD.revision if is_held else "2" * 64, slot_id="slot_idle", bytes=2 * GIB)
+    found = match(make_job(), [make_host(lent_gib=64, slots=(busy, idle), slots_max=3)])
+    assert isinstance(found, NotPlaced)
+    assert found.rejected == {"memory_busy": 1}
+    assert found.is_ever
+
+
+def test_a_slot_that_is_too_small_for_a_job_is_made_anew_without_a_load() -> None:
+    other = make_slot("1" * 64, slot_id="slot_other", bytes=2 * GIB)
+    small = make_slot(CARD.revision, slot_id="slot_small", bytes=2 * GIB, tokens_max=16)
+    job = make_job(max_tokens=100)
+    found = match(job, [make_host(lent_gib=64, slots=(other, small), slots_max=3)])
+    assert isinstance(found, Placed)
+    assert found.new_slot is not None
+    assert (found.slot_id, found.forecast.load_seconds) == (None, 0.0)
+    assert found.new_slot.evict_slot_ids == ("slot_small",)
+    assert found.new_slot.evict_revisions == ()
+    assert found.new_slot.tokens_max >= job.tokens
 
 
 def test_a_hungry_mac_gets_a_trial_and_a_fed_one_does_not() -> None:
