@@ -264,6 +264,7 @@ class FleetBook:
             is_kept_apart=work.is_kept_apart,
             given_seconds=given,
             free_bytes=_free_bytes(channel),
+            slots_max=channel.hardware.models_max,
             on_disk=self._on_disk(channel),
             disk_free_bytes=channel.disk_free_bytes,
             network_bytes_per_second=self._settings.fetch_bytes_per_second,

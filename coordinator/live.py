@@ -46,6 +46,7 @@ class LiveAttempt:
     ends_at: float | None = None  # monotonic; as forecast when it was offered
     read_at: float | None = None  # the same of its prompt
     tokens_expected: int | None = None  # of its answer, when it was offered
+    evicts: tuple[str, ...] = ()  # revisions that its host may drop for its model
     is_from_before: bool = False  # taken up from the database: its node has yet to come back
     was_taken_up: bool = False  # an earlier process began it, and may have told its node to stop
 

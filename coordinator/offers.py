@@ -92,6 +92,8 @@ class Offers:
         attempt.ends_at = attempt.begun_at + choice.forecast.total_seconds
         attempt.read_at = attempt.ends_at - choice.forecast.decode_seconds
         attempt.tokens_expected = one.facts.answer_tokens
+        if choice.new_slot is not None:
+            attempt.evicts = choice.new_slot.evict_revisions
         if channel is None or not channel.send(self._relay.offer_of(live, attempt)):
             self._endings.drop_attempt(live, "lost", "node_left", is_fault=False)
             return

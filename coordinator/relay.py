@@ -146,6 +146,7 @@ class Relay:
             sampling=live.work.sampling,
             top_logprobs=live.work.top_logprobs,
             progress_deadline_seconds=attempt.deadline_seconds,
+            evict=attempt.evicts,
         )
 
     # -- frames ----------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final, final
 
 import structlog
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, exists, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from coordinator.commits import GroupCommit, Written
 from coordinator.db import database_now_us
@@ -114,9 +114,12 @@ class Reservations:
             if choice.new_slot is None:
                 raise _ChangedError
             slot_id = _make_slot(session, choice.node_id, wanted.card, choice.new_slot, now_us)
+        # One model of a host is at work at a time.
+        other = aliased(Slot)
+        others_at_work = exists().where(other.node_id == choice.node_id, other.id != slot_id, other.live > 0)
         seat = session.execute(
             update(Slot)
-            .where(Slot.id == slot_id, Slot.live < Slot.width)
+            .where(Slot.id == slot_id, Slot.live < Slot.width, ~others_at_work)
             .values(live=Slot.live + 1)
             .returning(Slot.id)
         ).first()
