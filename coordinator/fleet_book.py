@@ -293,7 +293,7 @@ class FleetBook:
 
     def name_slot(self, slot: int, slot_id: str) -> None:
         """Give a slot that was entered before it was made the id that it got."""
-        self.table.slots.ids[slot] = slot_id.encode()
+        self.table.slots.name(slot, slot_id)
 
     def take_back(self, node_id: str, seconds: float) -> None:
         """Work that was entered as given is not done there after all."""

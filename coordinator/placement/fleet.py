@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.placement import survival
+from coordinator.placement.ids import IdColumn
 from coordinator.placement.reject import CODES, RejectReason
 from coordinator.placement.slots import NOBODY, SlotTable
 from coordinator.placement.speeds import SpeedClasses
 from coordinator.placement.types import HostFacts, SlotFacts
 
-ID_BYTES: Final = 72
+NODE_ID_DIGITS: Final = 64
 GROWTH: Final = 1.25
 START_ROWS: Final = 8
 KINDS: Final = ("chat", "completion", "embedding", "finetune", "evaluation")
@@ -34,7 +35,6 @@ VACANT: Final = 255  # the code of a row without a host
 
 # Columns by name and type; the comment says what they hold.
 COLUMNS: Final[tuple[tuple[str, str], ...]] = (
-    ("ids", f"S{ID_BYTES}"),
     ("tie", "u8"),  # a hash of the id: order among equals
     ("classes", "i8"),  # of speed
     ("owner", "i4"),
@@ -66,7 +66,6 @@ COLUMNS: Final[tuple[tuple[str, str], ...]] = (
 class Fleet:
     """Hosts as columns. Rows from 0 to `rows`; a removed host's row is used again."""
 
-    ids: NDArray[np.bytes_]
     tie: NDArray[np.uint64]
     classes: NDArray[np.int64]
     owner: NDArray[np.int32]
@@ -99,10 +98,12 @@ class Fleet:
         self.slots = SlotTable()
         self.has_curves = False
         self.has_disks = False
-        self.has_several = False  # slots on one host
+        self.has_several = False  # slots on some host
+        self.has_twins = False  # slots of the same model on some host
         self.has_room_beside = False  # for a second model on some host
         self.curves: NDArray[np.uint8] = np.zeros((survival.CURVE_BYTES, 0), dtype=np.uint8)
         self._capacity = max(capacity, 1)
+        self._ids = IdColumn("node_", NODE_ID_DIGITS, self._capacity)
         # By held row: the model, and how many older jobs of it the host is held for.
         self.held_for: dict[int, tuple[str, int]] = {}
         self._vacant: list[int] = []
@@ -117,7 +118,7 @@ class Fleet:
     def put(self, host: HostFacts, *, now_seconds: float = 0.0) -> int:
         """Take a host in; the row that it has until it is removed.
 
-        Raises `ValueError` for an id that is too long or a curve that is not one.
+        Raises `ValueError` for a curve that is none.
         """
         if self._vacant:
             row = self._vacant.pop()
@@ -163,6 +164,8 @@ class Fleet:
         self.first_slot[row] = self.slots.add(row, facts, first)
         self.live[row] = sum(int(self.slots.live[slot]) for slot in self.slots.of(int(self.first_slot[row])))
         self.has_several = self.has_several or first != NOBODY
+        models = [int(self.slots.model[slot]) for slot in self.slots.of(int(self.first_slot[row]))]
+        self.has_twins = self.has_twins or len(set(models)) < len(models)
         self._refresh(row)
         return int(self.first_slot[row])
 
@@ -185,15 +188,15 @@ class Fleet:
 
     def node_id(self, row: int) -> str:
         """The id of the host in that row."""
-        return bytes(self.ids[row]).decode()
+        return self._ids.get(row)
 
     def rows_of(self, node_ids: frozenset[str]) -> list[int]:
         """The rows of those of the ids that are here. Takes a pass over all rows for each."""
         found: list[int] = []
         for node_id in sorted(node_ids):
-            key = node_id.encode()
-            same = np.flatnonzero(self.tie[: self.rows] == tie_of(key))
-            found += [int(row) for row in same if self.ids[row] == key and self.code[row] != VACANT]
+            same = np.flatnonzero(self.tie[: self.rows] == tie_of(node_id.encode()))
+            here = (int(row) for row in same if self.code[row] != VACANT)
+            found += [row for row in here if self.node_id(row) == node_id]
         return found
 
     def owner_number(self, owner_id: str) -> int:
@@ -220,20 +223,23 @@ class Fleet:
         """Bytes of all columns, slots included."""
         own = sum(getattr(self, name).nbytes for name, _ in COLUMNS)
         return (
-            own + self.curves.nbytes + sum(c.nbytes for c in self._more_disk.values()) + self.slots.nbytes()
+            own
+            + self._ids.nbytes()
+            + self.curves.nbytes
+            + sum(c.nbytes for c in self._more_disk.values())
+            + self.slots.nbytes()
         )
 
     # -- inside ------------------------------------------------------------------------------------
 
     def _write(self, row: int, host: HostFacts, now: float) -> None:
-        key = host.node_id.encode()
-        if len(key) > ID_BYTES:
-            raise ValueError(f"node_id: at most {ID_BYTES} bytes")
-        self.ids[row], self.tie[row] = key, tie_of(key)
+        self._ids.set(row, host.node_id)
+        self.tie[row] = tie_of(host.node_id.encode())
         self.classes[row] = self.speeds.number(
             host.hardware, host.decode_factor, host.prefill_factor, host.disk_bytes_per_second
         )
         self.has_several = self.has_several or len(host.slots) > 1
+        self.has_twins = self.has_twins or len({slot.card_revision for slot in host.slots}) < len(host.slots)
         self.owner[row] = self._owners.setdefault(host.owner_id, len(self._owners))
         self.region[row] = self._regions.setdefault(host.region, len(self._regions))
         self.price[row] = host.price_factor_ppm
@@ -318,6 +324,7 @@ class Fleet:
 
     def _grow(self) -> None:
         self._capacity = int(self._capacity * GROWTH) + START_ROWS
+        self._ids.grow(self._capacity)
         for name, kind in COLUMNS:
             setattr(self, name, _longer(getattr(self, name), self._capacity, kind))
         for word, column in self._more_disk.items():

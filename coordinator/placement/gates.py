@@ -214,7 +214,7 @@ def _seats(look: Look, was_open: NDArray[np.bool_], now: float) -> None:
     prompt, decode, delay = _beside(look, found)
     total = seat_wait(look, found, now) + prompt + decode
     cost = total + delay
-    if look.fleet.has_several:
+    if look.fleet.has_twins:
         # Where a host has two such slots the better one is written last.
         order = np.argsort(-cost, kind="stable")
         rows, found, total, cost = rows[order], found[order], total[order], cost[order]

@@ -8,15 +8,15 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.placement.ids import IdColumn
 from coordinator.placement.types import SlotFacts
 
 NOBODY: Final = -1
-SLOT_ID_BYTES: Final = 48
+SLOT_ID_DIGITS: Final = 32
 GROWTH: Final = 1.25
 START_SLOTS: Final = 8
 
 COLUMNS: Final[tuple[tuple[str, str], ...]] = (
-    ("ids", f"S{SLOT_ID_BYTES}"),
     ("row", "i4"),  # of its host
     ("model", "i4"),
     ("width", "u1"),
@@ -34,7 +34,6 @@ COLUMNS: Final[tuple[tuple[str, str], ...]] = (
 class SlotTable:
     """Slots by number. A removed slot's number is used again."""
 
-    ids: NDArray[np.bytes_]
     row: NDArray[np.int32]
     model: NDArray[np.int32]
     width: NDArray[np.uint8]
@@ -49,6 +48,7 @@ class SlotTable:
     def __init__(self) -> None:
         self._count = 0
         self._capacity = START_SLOTS
+        self._ids = IdColumn("slot_", SLOT_ID_DIGITS, self._capacity)
         self._vacant: list[int] = []
         self._models: dict[str, int] = {}
         self._revisions: list[str] = []
@@ -96,23 +96,22 @@ class SlotTable:
 
     def slot_id(self, slot: int) -> str:
         """The id of a slot."""
-        return bytes(self.ids[slot]).decode()
+        return self._ids.get(slot)
+
+    def name(self, slot: int, slot_id: str) -> None:
+        """Give a slot another id."""
+        self._ids.set(slot, slot_id)
 
     def revision(self, slot: int) -> str:
         """The model's revision of a slot."""
         return self._revisions[int(self.model[slot])]
 
     def add(self, row: int, facts: SlotFacts, following: int, *, now_seconds: float = 0.0) -> int:
-        """Enter a slot before the host's others, whose first is `following`; its number.
-
-        Raises `ValueError` for an id that is too long.
-        """
-        key = facts.slot_id.encode()
-        if len(key) > SLOT_ID_BYTES:
-            raise ValueError(f"slot_id: at most {SLOT_ID_BYTES} bytes")
+        """Enter a slot before the host's others, whose first is `following`; its number."""
         slot = self._number()
         model = self.model_number(facts.card_revision)
-        self.ids[slot], self.row[slot], self.model[slot] = key, row, model
+        self._ids.set(slot, facts.slot_id)
+        self.row[slot], self.model[slot] = row, model
         self.width[slot], self.live[slot] = min(facts.width, 255), min(facts.live, 255)
         self.warm[slot], self.tokens[slot], self.bytes[slot] = facts.is_warm, facts.tokens_max, facts.bytes
         self.next[slot], self.clear_at[slot] = following, now_seconds + facts.clear_seconds
@@ -136,13 +135,14 @@ class SlotTable:
     def nbytes(self) -> int:
         """Bytes of all columns."""
         own = sum(getattr(self, name).nbytes for name, _ in COLUMNS)
-        return own + sum(members.nbytes for members in self._members)
+        return own + self._ids.nbytes() + sum(members.nbytes for members in self._members)
 
     def _number(self) -> int:
         if self._vacant:
             return self._vacant.pop()
         if self._count == self._capacity:
             self._capacity = int(self._capacity * GROWTH) + START_SLOTS
+            self._ids.grow(self._capacity)
             for name, kind in COLUMNS:
                 longer = np.zeros(self._capacity, dtype=kind)
                 longer[: self._count] = getattr(self, name)

@@ -14,6 +14,7 @@ from coordinator.placement.fleet import Fleet
 from coordinator.placement.match import Decision, decide
 from coordinator.placement.queue import take
 from coordinator.placement.types import HostFacts, JobFacts, Outlook, Placed, SlotFacts
+from node_agent.protocol.messages import Hardware
 from node_agent.sizing import memory
 from tests.benchmarks.placement.scenes import MACS, MODELS, hardware_of, model
 
@@ -46,13 +47,7 @@ class Timing:
 def some_host(random: Random, number: int) -> HostFacts:
     """A Mac with all that can be told of one: self-test, habits, disk, region, a slot."""
     hardware = hardware_of(random.choices(range(len(MACS)), [mac[3] for mac in MACS])[0])
-    fits = [name for name in NAMES if memory.weights_bytes(model(name)) * 1.3 < hardware.lent_bytes]
-    slots: tuple[SlotFacts, ...] = ()
-    if fits and random.random() < 0.8:
-        name = random.choice(fits)
-        live = random.choice((0, 0, 1, 2, 4))
-        held = memory.weights_bytes(model(name)) + (1 << 30)
-        slots = (SlotFacts(f"slot_{random.getrandbits(128):032x}", name, held, 4, 8192, live, is_warm=True),)
+    slots = _some_slots(random, hardware) if random.random() < 0.8 else ()
     return HostFacts(
         node_id=f"node_{random.getrandbits(256):064x}",
         owner_id=f"acct_{number // 2}",
@@ -62,6 +57,7 @@ def some_host(random: Random, number: int) -> HostFacts:
         is_suspect=False,
         mode=random.choice(("ready", "ready", "ready", "away")),
         slots=slots,
+        slots_max=hardware.models_max,
         given_seconds=random.random() * 1000,
         on_disk=frozenset(random.sample(NAMES, 4)),
         network_bytes_per_second=random.choice((None, 10**7, 10**8)),
@@ -72,6 +68,21 @@ def some_host(random: Random, number: int) -> HostFacts:
         idle_in_seconds=random.random() * 300,
         survival=CURVES[random.randrange(len(CURVES))],
     )
+
+
+def _some_slots(random: Random, hardware: Hardware) -> tuple[SlotFacts, ...]:
+    """Models side by side as far as memory goes, the first of them at work on most hosts."""
+    found: list[SlotFacts] = []
+    free = hardware.lent_bytes
+    for name in random.sample(NAMES, hardware.models_max):
+        held = memory.weights_bytes(model(name)) + (1 << 30)
+        if held > free:
+            continue
+        live = random.choice((0, 0, 1, 2, 4)) if not found else 0
+        slot_id = f"slot_{random.getrandbits(128):032x}"
+        found.append(SlotFacts(slot_id, name, held, 4, 8192, live, is_warm=True))
+        free -= held
+    return tuple(found)
 
 
 def _another(host: HostFacts, random: Random, number: int) -> HostFacts:
