@@ -11,13 +11,16 @@ from node_agent.sizing.memory import needed_bytes
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What the rules look at. Bytes as they are when the offer comes."""
+    """What the rules look at. Bytes as they are when the offer comes.
+
+    `available_bytes` is what the model could have if all that are idle went.
+    """
 
     draining: bool
     width: int
     live_count: int
     live_context_tokens: int
-    card_revision: str | None
+    is_other_at_work: bool
     available_bytes: int
     disk_free_bytes: int
     fetch_bytes: int
@@ -51,8 +54,9 @@ def _situation_fault(offer: Offer, now: Situation) -> tuple[DeclineReason, str] 
         return "draining", "this node is closing"
     if now.unavailable_detail is not None:
         return "model_unavailable", now.unavailable_detail
-    other = now.card_revision is not None and now.card_revision != offer.card_revision
-    if now.live_count >= now.width or (other and now.live_count > 0):
+    if now.is_other_at_work:
+        return "busy", "another model is at work"
+    if now.live_count >= now.width:
         return "busy", f"{now.live_count} attempts run, the width is {now.width}"
     tokens = len(offer.prompt_ids) + len(offer.prefix_ids) + offer.max_tokens
     longest = max(tokens, now.live_context_tokens)

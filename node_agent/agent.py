@@ -27,6 +27,7 @@ from node_agent.events import (
     FrameReceived,
     Instruction,
     Lane,
+    LimitRunner,
     LinkDown,
     LinkUp,
     SelfTestEnded,
@@ -49,7 +50,7 @@ from node_agent.protocol.signing import hello_statement
 from node_agent.runner.process import RunnerProcess
 from node_agent.settings import LinkSettings, NodeConfig
 from node_agent.state import NodeState
-from node_agent.status import Status, write_status
+from node_agent.status import HeldModel, Status, write_status
 
 log = structlog.get_logger()
 
@@ -184,8 +185,7 @@ class Agent:
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
         self._habits.look(time.time(), is_lent=False)
-        for host in list(self._hosts.values()):
-            await host.close()
+        await asyncio.gather(*(host.close() for host in self._hosts.values()))
         rest = [*tasks, *self._fetches.values(), *self._host_tasks.values(), *self._side_tasks]
         for task in rest:
             task.cancel()
@@ -211,6 +211,8 @@ class Agent:
                 self._hosts[generation].run(run)
             case StopRun(generation=generation, key=key):
                 self._hosts[generation].stop(key)
+            case LimitRunner(generation=generation, memory_bytes=memory_bytes):
+                self._hosts[generation].limit(memory_bytes)
             case StartRunner():
                 self._start_runner(instruction)
             case CloseRunner(generation=generation):
@@ -326,6 +328,8 @@ class Agent:
         shown: Status | None = None
         while True:
             self._habits.look(time.time(), is_lent=self._core.draining is None)
+            # Idle models give way to the owner's programs whether or not there is a coordinator.
+            self._measure()
             status = self._status(self._core.mode if self._link.is_up else "connecting")
             if status != shown:
                 shown = status
@@ -333,15 +337,29 @@ class Agent:
                     write_status(self._parts.home, status)
             await asyncio.sleep(STATUS_SECONDS)
 
+    def _held(self) -> tuple[HeldModel, ...]:
+        """Every model that is loaded or will be, the last used first."""
+        keeper, book = self._core.keeper, self._core.book
+        return tuple(
+            HeldModel(
+                card_id=slot.card.id,
+                phase=slot.phase.value,
+                bytes=slot.child_bytes,
+                at_work=keeper.is_ready(slot.revision) and book.is_at_work(slot),
+            )
+            for slot in reversed(keeper.others(None))
+        )
+
     def _status(self, state: str) -> Status:
-        slot = self._core.keeper.slot
+        held = self._held()
         return Status(
             pid=os.getpid(),
             state=state,
             coordinator=self._parts.config.coordinator,
             name=self._parts.config.name,
-            card_id=slot.card.id if slot is not None else None,
-            card_phase=slot.phase.value if slot is not None else None,
+            card_id=held[0].card_id if held else None,
+            card_phase=held[0].phase if held else None,
+            models=held,
             attempts=self._core.live_count,
             unsettled=len(self._core.book.attempts) - self._core.live_count,
         )

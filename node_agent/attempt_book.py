@@ -10,7 +10,7 @@ from node_agent.attempts import REPORTED, Attempt, Phase, failed_of, finished_of
 from node_agent.events import Instruction, Lane, Send
 from node_agent.protocol import messages as wire
 from node_agent.runner import messages as runner
-from node_agent.slot import SlotKeeper
+from node_agent.slot import Slot, SlotKeeper
 
 REPORTS_MAX: Final = 256
 
@@ -21,6 +21,13 @@ class CoreSettings:
 
     lent_bytes: int
     width: int = 8
+    # Models side by side in memory; one of them is at work.
+    models_max: int = 4
+    # An idle model stays beside another only where so much stays free besides.
+    spare_bytes: int = 1 << 30
+    # With less free for so long idle models go, until what is free is `spare_bytes` again.
+    short_bytes: int = 512 << 20
+    short_seconds: float = 4.0
     # The node gives up before the coordinator does, so that the reason reaches it.
     deadline_share: float = 0.8
     # Work is kept for so long after the coordinator was last heard; it gives it away after 30 s.
@@ -64,6 +71,14 @@ class AttemptBook:
         self.touch(attempt)
         self.attempts[offer.job_id] = attempt
         return attempt
+
+    def live(self, revision: str) -> list[Attempt]:
+        """Live attempts of this model."""
+        return [one for one in self.attempts.values() if one.is_live and one.revision == revision]
+
+    def is_at_work(self, slot: Slot) -> bool:
+        """Whether attempts live on this model, or runs that they left are still in its child."""
+        return bool(self.live(slot.revision)) or self._keeper.has_runs(slot)
 
     def link_changed(self, silent_seconds: float = 0.0) -> None:
         """The socket came or went: every attempt waits to be told where to go on.
@@ -129,9 +144,10 @@ class AttemptBook:
         attempt.move(Phase.FAILED)
         self._report(attempt, failed_of(attempt, code, detail))
 
-    def fail_live(self, code: wire.FailureCode, detail: str) -> None:
+    def fail_live(self, code: wire.FailureCode, detail: str, revision: str | None = None) -> None:
+        """Fail all live attempts, or those of one model."""
         for attempt in list(self.attempts.values()):
-            if attempt.is_live:
+            if attempt.is_live and revision in {None, attempt.revision}:
                 self.fail(attempt, attempt.stop_code or code, detail)
 
     def _report(self, attempt: Attempt, report: wire.Finished | wire.Failed) -> None:

@@ -92,6 +92,11 @@ class Attempt:
     unheard_since_seconds: float | None = None
 
     @property
+    def revision(self) -> str:
+        """Of the model that it needs."""
+        return self.offer.card_revision
+
+    @property
     def is_waiting(self) -> bool:
         return self.phase in WAITING
 

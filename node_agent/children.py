@@ -24,7 +24,7 @@ from node_agent.events import (
     RunnerSaid,
 )
 from node_agent.protocol.cards import ModelCard
-from node_agent.runner.messages import Run
+from node_agent.runner.messages import Limit, Run
 from node_agent.runner.process import Gone, RunnerGoneError, RunnerProcess, RunnerStartError
 
 log = structlog.get_logger()
@@ -43,7 +43,7 @@ class RunnerHost:
         self._process = process
         self._folder = folder
         self._on_event = on_event
-        self._commands: asyncio.Queue[Run | str] = asyncio.Queue()
+        self._commands: asyncio.Queue[Run | Limit | str] = asyncio.Queue()
         self._is_over = False
 
     def run(self, run: Run) -> None:
@@ -51,6 +51,9 @@ class RunnerHost:
 
     def stop(self, key: str) -> None:
         self._commands.put_nowait(key)
+
+    def limit(self, memory_bytes: int) -> None:
+        self._commands.put_nowait(Limit(memory_bytes=memory_bytes))
 
     async def serve(self) -> None:
         """Start the child and report all it says; its exit is the last that is reported."""
@@ -91,6 +94,8 @@ class RunnerHost:
             with contextlib.suppress(RunnerGoneError):
                 if isinstance(command, str):
                     await self._process.stop(command)
+                elif isinstance(command, Limit):
+                    await self._process.limit(command)
                 else:
                     await self._process.run(command)
 

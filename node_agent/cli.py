@@ -60,6 +60,10 @@ HabitsChoice = Annotated[
     ),
 ]
 Width = Annotated[int, typer.Option("--width", min=1, max=64, help="Attempts at the same time.")]
+ModelsMax = Annotated[
+    int,
+    typer.Option("--models-max", min=1, max=16, help="Models in memory side by side; one works at a time."),
+]
 
 
 @app.command()
@@ -68,6 +72,7 @@ def join(
     name: Annotated[str | None, typer.Option("--name", help="What this node is called.")] = None,
     lend_gib: LendGib = None,
     width: Width = 8,
+    models_max: ModelsMax = 4,
     models_dir: ModelsDir = None,
     place: PlaceKind = None,
     country: Country = None,
@@ -99,6 +104,7 @@ def join(
             config = _enrol(folder, origin, name, hardware, as_json)
         changed = config.model_dump() | {
             "width": width,
+            "models_max": models_max,
             "lend_gib": lend_gib,
             "models_dir": str(models_dir.expanduser().resolve()) if models_dir else None,
         }
@@ -172,8 +178,8 @@ def status(home: Home = None, as_json: AsJson = False) -> None:
     if found is None:
         _say("not running", as_json, state="stopped")
         raise typer.Exit(EXIT_FAILED)
-    model = f"{found.card_id} ({found.card_phase})" if found.card_id else "no model"
-    text = f"{found.name}: {found.state}, {model}, {found.attempts} attempts, pid {found.pid}"
+    models = ", ".join(model.text for model in found.models) or "no model"
+    text = f"{found.name}: {found.state}, {models}, {found.attempts} attempts, pid {found.pid}"
     _say(text, as_json, **found.model_dump())
 
 

@@ -51,7 +51,7 @@ class FrameReceived:
 
 @dataclass(frozen=True, slots=True)
 class FactsMeasured:
-    """Live facts of this machine, measured before every offer and heartbeat."""
+    """Live facts of this machine, measured each second and before every offer and heartbeat."""
 
     free_bytes: int
     disk_free_bytes: int
@@ -176,6 +176,14 @@ class CloseRunner:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitRunner:
+    """The child must not hold more than `memory_bytes` from now on; no answer is needed."""
+
+    generation: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class StartRun:
     generation: int
     run: Run
@@ -212,6 +220,7 @@ Instruction = (
     | FetchModel
     | StartRunner
     | CloseRunner
+    | LimitRunner
     | StartRun
     | StopRun
     | StartSelfTest

@@ -15,7 +15,7 @@ from node_agent.settings import LinkSettings, NodeConfig
 
 def make_parts(home: Path, config: NodeConfig, hardware: Hardware) -> NodeParts:
     """Raises `SettingsError` if the key is damaged."""
-    hardware = hardware.model_copy(update={"width": config.width})
+    hardware = hardware.model_copy(update={"width": config.width, "models_max": config.models_max})
     models_dir = Path(config.models_dir) if config.models_dir else None
     return NodeParts(
         home=home,
@@ -23,7 +23,7 @@ def make_parts(home: Path, config: NodeConfig, hardware: Hardware) -> NodeParts:
         identity=load_identity(home),
         hardware=hardware,
         store=ModelStore(models_dir=models_dir),
-        core=CoreSettings(lent_bytes=hardware.lent_bytes, width=config.width),
+        core=CoreSettings(lent_bytes=hardware.lent_bytes, width=config.width, models_max=config.models_max),
         link=LinkSettings(),
         device=device_of(config.coordinator),
     )

@@ -9,7 +9,8 @@ from node_agent.protocol import messages as wire
 
 ARRAY_BYTES_MAX: Final = 1 << 30  # ten times the largest cache of any chip
 ARRAY_BYTES_MIN: Final = 64 << 20  # less would measure a cache
-FREE_PARTS: Final = 8  # of what is free, for one array; the test holds two
+AVAILABLE_PARTS: Final = 8  # of what a model could have, for one array; the test holds two
+FREE_PARTS: Final = 3  # of what is free beside models that are idle
 
 
 @final
@@ -25,9 +26,9 @@ class SelfTests:
         """Memory that is free again as soon as the test is stopped."""
         return 2 * self._running.size_bytes if self._running is not None else 0
 
-    def ask(self, test: wire.SelfTest, *, is_idle: bool, free_bytes: int) -> None:
+    def ask(self, test: wire.SelfTest, *, is_idle: bool, available_bytes: int, free_bytes: int) -> None:
         """Begin, unless something runs or too little memory is free; the coordinator asks again."""
-        size_bytes = min(ARRAY_BYTES_MAX, free_bytes // FREE_PARTS)
+        size_bytes = min(ARRAY_BYTES_MAX, available_bytes // AVAILABLE_PARTS, free_bytes // FREE_PARTS)
         if is_idle and self._running is None and size_bytes >= ARRAY_BYTES_MIN:
             self._running = StartSelfTest(test, size_bytes)
             self._out.append(self._running)

@@ -46,6 +46,7 @@ class NodeConfig(BaseModel):
     name: str
     owner: str = ""
     width: Annotated[int, Field(ge=1, le=64)] = 8
+    models_max: Annotated[int, Field(ge=1, le=16)] = 4
     lend_gib: Annotated[float, Field(gt=0)] | None = None
     models_dir: str | None = None
     # When this Mac is usually lent, in six steps an hour of the week: jobs that would not end in

@@ -1,7 +1,7 @@
 """The node's core: every event in, every instruction out, no I/O and no clock of its own.
 
-Rules: one model (slot) at a time; at most `width` runs in it; one attempt and one run for a job;
-a newer fence ends the older attempt; tokens are kept until `settled`; after a reconnect nothing
+Rules: several models (slots) side by side, one of them at work, as a Mac's memory has one bandwidth;
+at most `width` runs in it; one attempt and one run for a job; a newer fence ends the older attempt; tokens are kept until `settled`; after a reconnect nothing
 is sent for an attempt until the coordinator says where to go on.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
-from node_agent.admission import Situation, memory_fault, refusal
+from node_agent.admission import Situation, refusal
 from node_agent.attempt_book import AttemptBook, CoreSettings
 from node_agent.attempts import Answers, Attempt, Phase
 from node_agent.events import (
@@ -33,11 +33,12 @@ from node_agent.events import (
     Send,
     Tick,
 )
+from node_agent.model_events import ModelEvents
 from node_agent.protocol import messages as wire
 from node_agent.protocol.cards import ModelCard
-from node_agent.runner import messages as runner
+from node_agent.room import Room
 from node_agent.self_tests import SelfTests
-from node_agent.slot import SlotKeeper, SlotPhase
+from node_agent.slot import Slot, SlotKeeper, SlotPhase
 
 
 @final
@@ -48,14 +49,14 @@ class NodeState:
         self.settings = settings
         self.draining: wire.Goodbye | None = None
         self._out: list[Instruction] = []
-        self.keeper = SlotKeeper(self._out)
+        self.keeper = SlotKeeper(self._out, settings.lent_bytes)
         self.book = AttemptBook(settings, self.keeper, self._out, sign)
         self._answers = Answers()
         self._self_tests = SelfTests(self._out)
+        self._room = Room(settings, self.keeper, self._self_tests)
+        self._models = ModelEvents(settings, self.keeper, self.book)
         self._now = 0.0
         self._link_is_up = False
-        self._facts = FactsMeasured(free_bytes=0, disk_free_bytes=0)
-        self._unavailable: dict[str, tuple[float, str]] = {}
         self._drain_due_seconds = 0.0
         self._drained = False
 
@@ -76,24 +77,24 @@ class NodeState:
         return tuple(attempt.live() for attempt in self.book.attempts.values())
 
     def slots(self) -> tuple[wire.SlotReport, ...]:
-        """The loaded model, if it is loaded."""
-        slot = self.keeper.slot
-        if slot is None or slot.phase is not SlotPhase.READY:
-            return ()
-        report = wire.SlotReport(
+        """The loaded models, the last used first."""
+        found = reversed(self.keeper.others(None))
+        return tuple(self._slot_report(slot) for slot in found if slot.phase is SlotPhase.READY)
+
+    def _slot_report(self, slot: Slot) -> wire.SlotReport:
+        return wire.SlotReport(
             card_id=slot.card.id,
             card_revision=slot.revision,
-            bytes=self.keeper.runner_bytes,
+            bytes=slot.child_bytes,
             width=self.settings.width,
-            live=self.live_count,
+            live=len(self.book.live(slot.revision)),
         )
-        return (report,)
 
     @property
     def _is_idle(self) -> bool:
-        slot = self.keeper.slot
         is_still = self.live_count == 0 and not self.keeper.runs and self.draining is None
-        return is_still and self._link_is_up and (slot is None or slot.phase is SlotPhase.READY)
+        slots = self.keeper.slots.values()
+        return is_still and self._link_is_up and all(slot.phase is SlotPhase.READY for slot in slots)
 
     # -- the one way in --------------------------------------------------------------------------
 
@@ -108,19 +109,19 @@ class NodeState:
             return []
         match event:
             case RunnerSaid():
-                self._on_runner(event)
+                self._models.said(event)
             case FrameReceived():
                 self._on_frame(event)
             case FactsMeasured():
-                self._facts = event
+                self._on_facts(event)
             case LinkUp():
                 self._on_link(is_up=True)
             case LinkDown(silent_seconds=silent_seconds):
                 self._on_link(is_up=False, silent_seconds=silent_seconds)
             case FetchProgressed() | FetchEnded() | FetchFailed():
-                self._on_fetch(event)
+                self._models.fetch(event)
             case RunnerExited():
-                self._on_runner_exited(event)
+                self._models.exited(event)
             case Tick():
                 self._on_tick()
             case DrainRequested():
@@ -154,7 +155,12 @@ class NodeState:
             case wire.Hold() as hold:
                 self._on_hold(hold.card)
             case wire.SelfTest() as test:
-                self._self_tests.ask(test, is_idle=self._is_idle, free_bytes=self._available_bytes())
+                self._self_tests.ask(
+                    test,
+                    is_idle=self._is_idle,
+                    available_bytes=self._room.available_bytes,
+                    free_bytes=self._room.free_bytes,
+                )
             case wire.Challenge() | wire.Welcome() | wire.Unsupported():
                 pass  # the link's own business
 
@@ -173,35 +179,36 @@ class NodeState:
                 self._send(wire.Accept(job_id=offer.job_id, fence=offer.fence))
 
     def _answer(self, offer: wire.Offer, fetch_bytes: int) -> None:
-        decline = refusal(offer, self._situation(offer, fetch_bytes))
+        situation = self._situation(offer, fetch_bytes)
+        decline = refusal(offer, situation)
         self._answers.remember(offer.job_id, offer.fence, decline)
         if decline is not None:
             self._send(decline)
             return
-        self.book.open(offer)
+        attempt = self.book.open(offer)
         self._send(wire.Accept(job_id=offer.job_id, fence=offer.fence))
+        longest = max(attempt.context_tokens, situation.live_context_tokens)
+        width = situation.live_count + 1
+        self._room.make(offer.card, offer.card_revision, longest, width, offer.evict)
         self.keeper.ensure(offer.card, offer.card_revision, held=False)
 
     def _situation(self, offer: wire.Offer, fetch_bytes: int) -> Situation:
         live = [attempt for attempt in self.book.attempts.values() if attempt.is_live]
-        until, detail = self._unavailable.get(offer.card_revision, (0.0, ""))
-        slot = self.keeper.slot
         return Situation(
             draining=self.draining is not None,
             width=self.settings.width,
             live_count=len(live),
             live_context_tokens=max((attempt.context_tokens for attempt in live), default=0),
-            card_revision=slot.revision if slot is not None else None,
-            available_bytes=self._available_bytes(),
-            disk_free_bytes=self._facts.disk_free_bytes,
+            is_other_at_work=any(map(self.book.is_at_work, self.keeper.others(offer.card_revision))),
+            available_bytes=self._room.available_bytes,
+            disk_free_bytes=self._room.facts.disk_free_bytes,
             fetch_bytes=fetch_bytes,
-            unavailable_detail=detail if self._now < until else None,
+            unavailable_detail=self._models.unavailable_detail(offer.card_revision),
         )
 
-    def _available_bytes(self) -> int:
-        # What our own child holds is either kept or given back before the next model is loaded.
-        free = self._facts.free_bytes + self.keeper.runner_bytes + self._self_tests.held_bytes
-        return min(self.settings.lent_bytes, free)
+    def _on_facts(self, facts: FactsMeasured) -> None:
+        idle = [slot for slot in self.keeper.others(None) if not self.book.is_at_work(slot)]
+        self._room.measured(facts, idle if self.draining is None else (), self._now)
 
     def _on_cancel(self, cancel: wire.Cancel) -> None:
         known = self._answers.fence_of(cancel.job_id)
@@ -230,95 +237,21 @@ class NodeState:
         self.book.send_report(attempt)
 
     def _on_hold(self, card: ModelCard) -> None:
-        revision, fault = card.revision, None
-        if not self.keeper.holds(revision):
-            if self.live_count or self.draining is not None:
+        revision = card.revision
+        if revision not in self.keeper.slots:
+            fault = self._room.fault(card)
+            if self.live_count or self.keeper.runs or self.draining is not None:
                 fault = "busy: another model is at work"
-            else:
-                fault = memory_fault(card, 1, 1, self._available_bytes())
-        if fault is not None:
-            self.keeper.report_hold_failed(card, revision, fault)
-            return
+            if fault is not None:
+                self.keeper.report_hold_failed(card, revision, fault)
+                return
+            self._room.make(card, revision, 1, 1, ())
         self.keeper.ensure(card, revision, held=True)
-        self.keeper.report_hold()
+        self.keeper.report_hold(revision)
 
     def _on_link(self, *, is_up: bool, silent_seconds: float = 0.0) -> None:
         self._link_is_up = is_up
         self.book.link_changed(silent_seconds)
-
-    # -- files and runner ------------------------------------------------------------------------
-
-    def _on_fetch(self, event: FetchProgressed | FetchEnded | FetchFailed) -> None:
-        match event:
-            case FetchProgressed(done_bytes=done, total_bytes=total):
-                if self.keeper.holds(event.card_revision):
-                    self._progress_waiting("downloading", done, total)
-            case FetchEnded():
-                if self.keeper.fetched(event):
-                    self.keeper.report_hold()
-                    for attempt in self.book.attempts.values():
-                        if attempt.phase is Phase.ACCEPTED:
-                            attempt.move(Phase.LOADING)
-                            self.book.touch(attempt)
-            case FetchFailed(detail=detail):
-                self._on_fetch_failed(event.card_revision, detail)
-
-    def _on_fetch_failed(self, revision: str, detail: str) -> None:
-        self._unavailable[revision] = (self._now + self.settings.unavailable_seconds, detail)
-        slot = self.keeper.slot
-        if slot is None or slot.revision != revision or slot.phase is not SlotPhase.FETCHING:
-            return
-        if slot.held:
-            self.keeper.report_hold_failed(slot.card, revision, detail)
-        self.keeper.close()
-        self.book.fail_live("download_failed", detail)
-
-    def _progress_waiting(self, phase: wire.Phase, done: int, total: int) -> None:
-        self.keeper.report_hold(done, total)
-        for attempt in self.book.attempts.values():
-            if attempt.is_waiting:
-                self.book.progress(attempt, phase, done, total)
-
-    def _on_runner(self, event: RunnerSaid) -> None:
-        if not self.keeper.is_current(event.generation):
-            return
-        match event.message:
-            case runner.Tokens() as tokens:
-                self.book.add_tokens(tokens)
-            case runner.Alive(active_bytes=active_bytes):
-                self.keeper.runner_bytes = active_bytes
-            case runner.Prefilled(key=key, done_tokens=done, total_tokens=total):
-                attempt = self.book.attempt_of(key)
-                if attempt is not None:
-                    self.book.progress(attempt, "prefill", done, total)
-            case runner.Ended() as ended:
-                self.book.end_run(ended)
-            case runner.RunFailed(key=key, code=code, message=message):
-                attempt = self.book.attempt_of(key)
-                self.keeper.runs.pop(key, None)
-                if attempt is not None:
-                    self.book.fail(attempt, attempt.stop_code or code, message)
-            case runner.Loading(done_bytes=done, total_bytes=total):
-                self._progress_waiting("loading", done, total)
-            case runner.Ready(active_bytes=active_bytes):
-                self.keeper.ready(active_bytes)
-                self.keeper.report_hold()
-            case runner.LoadFailed():
-                pass  # the child's exit follows and says the same
-
-    def _on_runner_exited(self, event: RunnerExited) -> None:
-        if self.keeper.closed(event.generation) or not self.keeper.is_current(event.generation):
-            return
-        was_ready = self.keeper.is_ready
-        self.keeper.crashed()
-        for attempt in list(self.book.attempts.values()):
-            if attempt.is_running:
-                self.book.fail(attempt, attempt.stop_code or "runner_crashed", event.detail)
-            elif attempt.is_waiting and not was_ready:
-                self.book.fail(attempt, "load_failed", event.detail)
-        # Who waited for a place in a child that worked has not failed: it is loaded once more.
-        if self.live_count == 0:
-            self.keeper.close()
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -328,9 +261,10 @@ class NodeState:
                 self._check_deadline(attempt)
             elif self._now >= attempt.report_due_seconds:
                 self.book.send_report(attempt)
-        if self.keeper.is_stop_overdue(self._now):
-            self.keeper.close()
-            self.book.fail_live("runner_stalled", "the runner did not stop a run in time")
+        overdue = self.keeper.overdue(self._now)
+        if overdue is not None:
+            self.keeper.close(overdue)
+            self.book.fail_live("runner_stalled", "the runner did not stop a run in time", overdue)
 
     def _check_deadline(self, attempt: Attempt) -> None:
         unheard = attempt.unheard_since_seconds
@@ -344,7 +278,8 @@ class NodeState:
             self._stall(attempt)
 
     def _stall(self, attempt: Attempt) -> None:
-        phase = self.keeper.slot.phase if self.keeper.slot is not None else SlotPhase.READY
+        slot = self.keeper.slots.get(attempt.revision)
+        phase = slot.phase if slot is not None else SlotPhase.READY
         code: wire.FailureCode = "runner_stalled"
         if attempt.is_waiting and phase is SlotPhase.FETCHING:
             code = "download_failed"
@@ -353,7 +288,7 @@ class NodeState:
         self.book.fail(attempt, code, "no progress within the deadline")
         self.book.stop_run(attempt.key)
         if code == "load_failed" and self.live_count == 0:
-            self.keeper.close()
+            self.keeper.close(attempt.revision)
 
     def _on_drain(self, event: DrainRequested) -> None:
         if self.draining is not None:
@@ -368,15 +303,17 @@ class NodeState:
 
     def _advance(self) -> None:
         if self.draining is None:
-            self.keeper.start_runner_if_clear()
+            self.keeper.start_runners_if_clear()
             self._start_runs()
         elif not self._drained:
             self._advance_drain(self.draining)
 
     def _start_runs(self) -> None:
-        if not self.keeper.is_ready:
+        # What a child that goes holds may be what the next run needs.
+        if self.keeper.closing:
             return
-        waiting = [attempt for attempt in self.book.attempts.values() if attempt.is_waiting]
+        attempts = self.book.attempts.values()
+        waiting = [one for one in attempts if one.is_waiting and self.keeper.is_ready(one.revision)]
         # A run that was left is still in the child until it says so: it keeps its place, and no
         # job has two runs.
         occupied = {run.job_id for run in self.keeper.runs.values()} if waiting else set[str]()
@@ -386,13 +323,13 @@ class NodeState:
             if attempt.offer.job_id not in occupied:
                 attempt.move(Phase.PREFILL)
                 self.book.touch(attempt)
-                self.keeper.start_run(attempt.offer.job_id, attempt.run())
+                self.keeper.start_run(attempt.offer.job_id, attempt.revision, attempt.run())
 
     def _advance_drain(self, goodbye: wire.Goodbye) -> None:
         overdue = self._now >= self._drain_due_seconds
         if self.keeper.runs and not overdue:
             return
-        self.keeper.close()
+        self.keeper.close_all()
         self.book.fail_live("reclaimed", "")
         if self.keeper.closing and not overdue:
             return

@@ -12,8 +12,27 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from node_agent.settings import SettingsError, write_atomically
 
 
+class HeldModel(BaseModel):
+    """A model in memory or on its way there. `bytes`: what its process holds by now."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    card_id: str
+    phase: str
+    bytes: int = 0
+    at_work: bool = False
+
+    @property
+    def text(self) -> str:
+        """For people: its name, and how it is."""
+        return f"{self.card_id} ({'at work' if self.at_work else self.phase})"
+
+
 class Status(BaseModel):
-    """A node as it was a second ago; holds no prompt, answer or job id."""
+    """A node as it was a second ago; holds no prompt, answer or job id.
+
+    `card_id` and `card_phase` are those of the model that was used last, the first of `models`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -23,6 +42,7 @@ class Status(BaseModel):
     name: str
     card_id: str | None = None
     card_phase: str | None = None
+    models: tuple[HeldModel, ...] = ()
     attempts: int = 0
     unsettled: int = 0
 

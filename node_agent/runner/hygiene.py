@@ -54,6 +54,14 @@ def limit_self(memory_bytes: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
 
 
+def cap_memory(memory_bytes: int) -> None:
+    """Cap private memory anew, at most at what `limit_self` allowed. Linux only, as there."""
+    if sys.platform == "linux":
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        cap = memory_bytes if most == resource.RLIM_INFINITY else min(memory_bytes, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (cap, most))
+
+
 def die_with_parent() -> None:
     """On Linux the kernel kills us when the agent dies; elsewhere the end of stdin tells us."""
     if sys.platform == "linux":

@@ -47,6 +47,13 @@ class Stop(RunnerMessage):
     key: str
 
 
+class Limit(RunnerMessage):
+    """Hold no more than this from now on: other models lie beside this one."""
+
+    type: Literal["limit"] = "limit"
+    memory_bytes: Annotated[int, Field(ge=1)]
+
+
 # -- child to agent ------------------------------------------------------------------------------
 
 
@@ -108,14 +115,15 @@ class RunFailed(RunnerMessage):
 
 
 class Alive(RunnerMessage):
-    """Sent by the generation loop itself (not by a side thread) while it has work."""
+    """Sent by the generation loop itself (not by a side thread) while it has work, and once when it
+    has none left: by then caches are given back, and what is held is the model."""
 
     type: Literal["alive"] = "alive"
     active_bytes: int
     steps: int
 
 
-ToRunner = Annotated[Run | Stop, Field(discriminator="type")]
+ToRunner = Annotated[Run | Stop | Limit, Field(discriminator="type")]
 FromRunner = Annotated[
     Loading | LoadFailed | Ready | Prefilled | Tokens | Ended | RunFailed | Alive,
     Field(discriminator="type"),

@@ -22,6 +22,7 @@ from node_agent.runner.messages import (
     Alive,
     Ended,
     FromRunner,
+    Limit,
     LoadFailed,
     Loading,
     Prefilled,
@@ -92,7 +93,9 @@ class RunnerProcess:
         stall_seconds: float = 60.0,
         load_stall_seconds: float = 300.0,
     ) -> None:
-        """`stall_seconds` must exceed the longest step, a prompt chunk of `prefill_step` tokens.
+        """`memory_bytes` bounds the child's private memory for good.
+
+        `stall_seconds` must exceed the longest step, a prompt chunk of `prefill_step` tokens.
 
         `load_stall_seconds` bounds the time between two signs of progress while loading.
         """
@@ -176,6 +179,10 @@ class RunnerProcess:
         """Ask for a run's end between two tokens; `Ended` (cancelled) follows if it was live."""
         if key in self._live:
             await self._send(Stop(key=key))
+
+    async def limit(self, limit: Limit) -> None:
+        """Tell the child what it may hold from now on, within the `memory_bytes` it began with."""
+        await self._send(limit)
 
     async def events(self) -> AsyncIterator[RunnerEvent]:
         """What the child says, in order, up to and with `Gone`. For one consumer."""

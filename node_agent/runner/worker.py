@@ -27,6 +27,7 @@ from node_agent.runner import engine, hygiene
 from node_agent.runner.batch import Batch
 from node_agent.runner.messages import (
     Alive,
+    Limit,
     LoadFailed,
     Loading,
     Ready,
@@ -45,7 +46,7 @@ GATHER_SECONDS_MAX: Final = 0.01
 LOAD_FAILED_EXIT: Final = 3
 
 # What the reading thread hands over; a `RunFailed` is a run that was not even well-formed.
-Command = Run | Stop | RunFailed
+Command = Run | Stop | Limit | RunFailed
 
 
 def parse_command(line: bytes) -> Command | None:
@@ -84,7 +85,7 @@ class Loop:
 
     def __init__(self, batch: Batch, outbox: Outbox, commands: queue.SimpleQueue[Command]) -> None:
         self._batch, self._outbox, self._commands = batch, outbox, commands
-        self._steps = 0
+        self._steps = self._rested_steps = 0
         self._alive_at = time.monotonic()
         self._step_seconds = 0.0
 
@@ -96,8 +97,7 @@ class Loop:
 
     def _take_commands(self) -> None:
         if not len(self._batch):
-            self._outbox.flush(time.monotonic())
-            mx.clear_cache()
+            self._rest()
             self._obey(self._commands.get())
             self._alive_at = time.monotonic()
             self._gather()
@@ -107,6 +107,15 @@ class Loop:
             self._obey(self._commands.get())
         # What a command has ended is told before the next step, which may be long.
         self._outbox.settle(time.monotonic(), 0.0)
+
+    def _rest(self) -> None:
+        """Give back what the last runs took; what is left is what an idle model costs."""
+        self._outbox.flush(time.monotonic())
+        mx.clear_cache()
+        if self._steps > self._rested_steps:
+            self._rested_steps = self._steps
+            self._outbox.send(Alive(active_bytes=mx.get_active_memory(), steps=self._steps))
+            self._outbox.flush(time.monotonic())
 
     def _gather(self) -> None:
         """Before the first step: take what comes in the same moment as the first run."""
@@ -121,6 +130,9 @@ class Loop:
                 self._batch.add(command)
             case Stop():
                 self._batch.stop(command.key)
+            case Limit():
+                mx.set_memory_limit(command.memory_bytes)
+                hygiene.cap_memory(command.memory_bytes)
             case RunFailed():
                 self._outbox.failed(command.key, command.code, command.message)
 

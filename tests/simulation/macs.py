@@ -27,6 +27,7 @@ from node_agent.events import (
     FrameReceived,
     Instruction,
     Lane,
+    LimitRunner,
     LinkDown,
     LinkUp,
     RunnerExited,
@@ -77,6 +78,10 @@ class World(Protocol):
         """Job and fence of attempts that run on other Macs."""
         ...
 
+    def violate(self, rule: str, why: str) -> None:
+        """Something happened that must not."""
+        ...
+
     def refused(self, mac: Mac, code: int) -> None:
         """The coordinator closed the node's socket with this code."""
         ...
@@ -115,6 +120,7 @@ class Mac:
             lent_bytes=spec.lent_bytes,
             bandwidth_bytes_per_second=spec.bandwidth,
             width=spec.width,
+            models_max=spec.models_max,
             accelerated=True,
         )
         self._link_settings: Final = LinkSettings()
@@ -193,7 +199,9 @@ class Mac:
         if self.core is not None:
             return
         self._life += 1
-        settings = CoreSettings(lent_bytes=self.spec.lent_bytes, width=self.spec.width)
+        settings = CoreSettings(
+            lent_bytes=self.spec.lent_bytes, width=self.spec.width, models_max=self.spec.models_max
+        )
         self.core = NodeState(settings, self.sign)
         self._failures = 0
         self.returned_at = None
@@ -384,7 +392,8 @@ class Mac:
         )
 
     def _measure(self) -> int:
-        free = 64 << 20 if self.is_short_of_memory else self.spec.lent_bytes
+        held = sum(runner.held_bytes for runner in self.runners.values())
+        free = 64 << 20 if self.is_short_of_memory else self.hardware.memory_bytes - held
         self.dispatch(FactsMeasured(free_bytes=free, disk_free_bytes=1 << 40))
         return free
 
@@ -460,6 +469,7 @@ class Mac:
             case Send(message=message, lane=lane):
                 self.send(message, lane)
             case StartRun(generation=generation, run=run):
+                self._watch_memory(generation)
                 self.runners[generation].run(run)
             case StopRun(generation=generation, key=key):
                 self.runners[generation].stop(key)
@@ -467,6 +477,8 @@ class Mac:
                 self._start_runner(generation, card)
             case CloseRunner(generation=generation):
                 self.runners[generation].close()
+            case LimitRunner(generation=generation, memory_bytes=memory_bytes):
+                self.runners[generation].limit_bytes = memory_bytes
             case StartSelfTest(test=test):
                 self._self_test += 1
                 number = self._self_test
@@ -480,6 +492,17 @@ class Mac:
                 # The link sends what is queued before it closes.
                 self._flush()
                 self._end()
+
+    def _watch_memory(self, generation: int) -> None:
+        """One model is at work; it and those beside it stay within the owner's number and memory."""
+        others = [runner for number, runner in self.runners.items() if number != generation]
+        held = sum(runner.held_bytes for runner in others)
+        if any(runner.running for runner in others):
+            self._world.violate("N1 one model at work", self.name)
+        if len(others) >= self.spec.models_max:
+            self._world.violate("N2 models side by side", f"{self.name}: {len(others) + 1}")
+        if others and held + self.runners[generation].limit_bytes > self.spec.lent_bytes:
+            self._world.violate("N3 memory of the owner", f"{self.name}: {held} beside the one at work")
 
     def _end_self_test(self, test: wire.SelfTest, number: int) -> None:
         if number == self._self_test:
@@ -498,6 +521,7 @@ class Mac:
 
         self.runners[generation] = ScriptedRunner(
             card,
+            limit_bytes=self.spec.lent_bytes,
             tokens_per_second=self.spec.tokens_per_second,
             tokens_per_message=self.spec.tokens_per_message,
             draws=self._world.draws_of(f"runner/{self.spec.index}/{self._life}/{generation}"),

@@ -33,6 +33,7 @@ class ScriptedRunner:
         self,
         card: ModelCard,
         *,
+        limit_bytes: int,
         tokens_per_second: float,
         tokens_per_message: int,
         draws: random.Random,
@@ -52,6 +53,8 @@ class ScriptedRunner:
         self._is_stepping = False
         self._is_over = False
         self.is_stalled = False
+        self.held_bytes = 0
+        self.limit_bytes = limit_bytes
         self._pipe: deque[Callable[[], None]] = deque()
         self._load(0)
 
@@ -69,8 +72,10 @@ class ScriptedRunner:
             self._later(self._draws.uniform(0.2, 1.5), lambda: self._load(done + 1))
             if done:
                 total = self._card.weights_bytes
+                self.held_bytes = total * done // LOAD_STEPS
                 self._tell(say.Loading(done_bytes=total * done // LOAD_STEPS, total_bytes=total))
             return
+        self.held_bytes = self._card.weights_bytes
         self._tell(
             say.Ready(
                 load_seconds=1.0,

@@ -70,6 +70,7 @@ class NodeSpec:
     tokens_per_second: float
     tokens_per_message: int
     lie: Lie | None
+    models_max: int
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,7 @@ def _node(draws: Random, index: int) -> NodeSpec:
         tokens_per_second=draws.choice((0.5, 5.0, 20.0, 80.0)),
         tokens_per_message=draws.choice((1, 3, 8)),
         lie=draws.choice(get_args(Lie)) if tells_lies else None,
+        models_max=draws.choice((1, 2, 3)),
     )
 
 

@@ -47,8 +47,10 @@ READY = runner.Ready(load_seconds=1.0, active_bytes=500, vocab=100, mlx_version=
 class Core:
     """The core with a clock, connected unless told otherwise."""
 
-    def __init__(self, *, width: int = 2, free_bytes: int = FREE, lent_bytes: int = FREE) -> None:
-        settings = CoreSettings(lent_bytes=lent_bytes, width=width)
+    def __init__(
+        self, *, width: int = 2, free_bytes: int = FREE, lent_bytes: int = FREE, models_max: int = 4
+    ) -> None:
+        settings = CoreSettings(lent_bytes=lent_bytes, width=width, models_max=models_max)
         self.state = NodeState(settings, lambda _: "signature")
         self.now = 0.0
         self.give(FactsMeasured(free_bytes=free_bytes, disk_free_bytes=1000))
@@ -163,8 +165,8 @@ def test_a_full_width_or_another_model_at_work_is_busy() -> None:
     assert the_decline(core.frame(offer("job_b", card=TWO))).reason == "busy"
 
 
-def test_an_idle_node_turns_to_another_model_after_the_old_child_has_gone() -> None:
-    core = Core().running()
+def test_an_idle_node_of_one_model_turns_to_another_after_the_old_child_has_gone() -> None:
+    core = Core(models_max=1).running()
     core.said(runner.Ended(key="r1", finish_reason="eos"))
     instructions = core.frame(offer("job_b", card=TWO))
     assert kinds(instructions) == [Send, CloseRunner, FetchModel]
