@@ -172,13 +172,13 @@ def run(home: Home = None, as_json: AsJson = False) -> None:
 def status(home: Home = None, as_json: AsJson = False) -> None:
     """Say whether this node runs, and what it is doing. Exit code 1 if it does not run."""
     _check_install()
-    from node_agent.status import read_status
+    from node_agent.status import read_status, shown_models
 
     found = read_status(_home(home))
     if found is None:
         _say("not running", as_json, state="stopped")
         raise typer.Exit(EXIT_FAILED)
-    models = ", ".join(model.text for model in found.models) or "no model"
+    models = shown_models(found)
     text = f"{found.name}: {found.state}, {models}, {found.attempts} attempts, pid {found.pid}"
     _say(text, as_json, **found.model_dump())
 

@@ -47,6 +47,13 @@ class Status(BaseModel):
     unsettled: int = 0
 
 
+def shown_models(status: Status) -> str:
+    """The models for people; a node of an older version wrote only the one it had."""
+    if status.models:
+        return ", ".join(model.text for model in status.models)
+    return f"{status.card_id} ({status.card_phase})" if status.card_id else "no model"
+
+
 def write_status(home: Path, status: Status) -> None:
     write_atomically(home / "status.json", status.model_dump_json(indent=2).encode() + b"\n")
 

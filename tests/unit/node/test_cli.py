@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from node_agent.status import running
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -97,3 +99,34 @@ def test_models_lists_the_cache(tmp_path: Path) -> None:
     )
     line = json.loads(done.stdout)
     assert (line["card_id"], line["bytes"]) == ("tiny", 2)
+
+
+def test_how_many_models_lie_side_by_side_is_the_owners_choice(tmp_path: Path) -> None:
+    done = mlx_node("join", "https://network.example.org", "--models-max", "17", "--no-run", home=tmp_path)
+    assert done.returncode != 0
+    assert "--models-max" in done.stderr
+
+
+def test_status_names_every_model_and_reads_what_older_nodes_wrote(tmp_path: Path) -> None:
+    facts: dict[str, object] = {
+        "pid": 7,
+        "state": "ready",
+        "coordinator": "https://n.example",
+        "name": "attic",
+    }
+    models = [
+        {"card_id": "small", "phase": "ready", "bytes": 5, "at_work": True},
+        {"card_id": "large", "phase": "loading"},
+    ]
+    newer = facts | {"card_id": "small", "card_phase": "ready", "models": models}
+    older = facts | {"card_id": "small", "card_phase": "ready"}
+    with running(tmp_path):
+        for written, shown in (
+            (newer, "small (at work), large (loading), 0 attempts"),
+            (older, "small (ready), 0 attempts"),
+            (facts, "no model, 0 attempts"),
+        ):
+            (tmp_path / "status.json").write_text(json.dumps(written))
+            done = mlx_node("status", home=tmp_path)
+            assert done.returncode == 0, done.stderr
+            assert shown in done.stdout
