@@ -278,14 +278,14 @@ class Residency:
         return found
 
     def _unslotted(self, node_id: str) -> tuple[ModelCard, SlotPlan] | None:
-        """The model to make a slot for, that was loaded last of those without one."""
+        """The model to make a slot for: the first that it names of those without one."""
         channel, row, table = self._channels.get(node_id), self._book.row(node_id), self._book.table
         if channel is None or row is None or table.live[row]:
             return None
         here = list(table.slots.of(int(table.first_slot[row])))
         slotted = {table.slots.revision(slot) for slot in here}
         loaded = [slot.card_revision for slot in channel.slots]
-        unslotted = [one for one in reversed(loaded) if one not in slotted and one in self._revisions]
+        unslotted = [one for one in loaded if one not in slotted and one in self._revisions]
         if not unslotted:
             return None
         card = self._revisions[unslotted[0]]

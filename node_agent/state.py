@@ -1,8 +1,9 @@
 """The node's core: every event in, every instruction out, no I/O and no clock of its own.
 
 Rules: several models (slots) side by side, one of them at work, as a Mac's memory has one bandwidth;
-at most `width` runs in it; one attempt and one run for a job; a newer fence ends the older attempt; tokens are kept until `settled`; after a reconnect nothing
-is sent for an attempt until the coordinator says where to go on.
+at most `width` runs in it; one attempt and one run for a job; a newer fence ends the older attempt;
+tokens are kept until `settled`; after a reconnect nothing is sent for an attempt until the coordinator
+says where to go on.
 """
 
 from __future__ import annotations
