@@ -225,13 +225,21 @@ def body_too_large(limit_bytes: int) -> ApiError:
     )
 
 
+WAYS_TO_TOKENS: Final = (
+    "lend a Mac (mlx-node join), redeem an operator's voucher (mlx-network voucher redeem), or let another"
+    " account give you some (mlx-network give). Who runs the coordinator can make an account that has some"
+    " (mlx-network accounts create NAME --grant MLX)"
+)
+"""Nobody sells tokens here: these are all the ways to some."""
+
+
 def insufficient_balance(*, needed_umlx: int, available_umlx: int) -> ApiError:
     """The hold cannot be opened. Amounts in uMLX."""
     return ApiError(
         402,
         "insufficient_balance",
         f"This request may cost up to {needed_umlx} uMLX and {available_umlx} uMLX are free. "
-        "Add funds or lower 'max_tokens'.",
+        f"Lower 'max_tokens', or get tokens: {WAYS_TO_TOKENS}.",
         type="insufficient_quota",
         should_retry=False,
     )
