@@ -356,7 +356,7 @@ def accounts_create(
 ) -> None:
     """Make an account with an API key, which is shown once."""
     _require_coordinator()
-    from coordinator.serving import make_account
+    from coordinator.home import make_account
 
     with _errors_shown():
         account_id, key = make_account(

@@ -6,8 +6,7 @@ Leaves and roots hide names, so proofs are public; whole entries go to those tha
 from __future__ import annotations
 
 import base64
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -16,11 +15,10 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from coordinator import errors
 from coordinator.accounts.models import Account
-from coordinator.db import Database
+from coordinator.books import connection_to, ledger_signer, sign_checkpoint_now
 from coordinator.errors import ApiError
 from coordinator.http import audience, identify, require_operator, runtime_of
 from coordinator.openai.shapes import dump
-from coordinator.upkeep import ledger_signer, sign_checkpoint_now
 from ledger import checkpoints, journal, tree
 from ledger.chain import leaf_text
 from ledger.checkpoints import StoredCheckpoint
@@ -134,13 +132,6 @@ def export(request: Request) -> Response:
         raise _no_checkpoint() from None
     headers = {"Content-Disposition": 'attachment; filename="ledger.jsonl"'}
     return StreamingResponse(_gathered(lines), media_type="application/jsonl", headers=headers)
-
-
-@contextmanager
-def connection_to(database: Database) -> Generator[Connection]:
-    """A connection of one read session."""
-    with database.read() as session:
-        yield session.connection()
 
 
 def _gathered(lines: Iterator[bytes], part_bytes: int = 1 << 16) -> Iterator[bytes]:
