@@ -92,13 +92,13 @@ def missing_parameter(param: str) -> ApiError:
     return ApiError(400, "missing_required_parameter", f"Missing required parameter: '{param}'.", param=param)
 
 
-def unknown_parameter(param: str) -> ApiError:
-    """A field that this API does not have."""
+def unknown_parameter(param: str, *, listed_in: str = "docs/openai-fields.md") -> ApiError:
+    """A field or a parameter of an address that this API does not have."""
     param = shown_name(param)
     return ApiError(
         400,
         "unknown_parameter",
-        f"Unknown parameter: '{param}'. Remove it; docs/openai-fields.md lists what is accepted.",
+        f"Unknown parameter: '{param}'. Remove it; {listed_in} lists what is accepted.",
         param=param,
     )
 

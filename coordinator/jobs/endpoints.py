@@ -15,7 +15,7 @@ from coordinator import errors
 from coordinator.accounts.models import Account
 from coordinator.accounts.service import Caller
 from coordinator.errors import ApiError
-from coordinator.http import audience, caller_of, identify, read_body, runtime_of
+from coordinator.http import API_DOCS, audience, caller_of, identify, read_body, runtime_of
 from coordinator.jobs import service
 from coordinator.jobs.models import Attempt, Job
 from coordinator.jobs.states import FINAL_JOB_STATES
@@ -62,7 +62,7 @@ def read_submission(body: bytes) -> tuple[Callable[[bytes], GenerationRequest], 
     whole = parse_object(body)
     unknown = set(whole) - {"kind", "request"}
     if unknown:
-        raise errors.unknown_parameter(min(unknown))
+        raise errors.unknown_parameter(min(unknown), listed_in=API_DOCS)
     parse = PARSERS.get(str(whole.get("kind")))
     if parse is None:
         raise errors.invalid_value("kind", f"must be one of {', '.join(PARSERS)}")

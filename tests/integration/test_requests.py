@@ -51,6 +51,21 @@ BAD: list[tuple[str, Any, tuple[int, str, str | None]]] = [
         (400, "invalid_value", "request.stream"),
     ),
     ("/v1/jobs", {"kind": "completions", "request": {}, "x": 1}, (400, "unknown_parameter", "x")),
+    ("/v1/nodes/approve", {}, (400, "missing_required_parameter", "code")),
+    ("/v1/nodes/approve", {"code": None}, (400, "missing_required_parameter", "code")),
+    ("/v1/nodes/approve", {"code": 5}, (400, "invalid_value", "code")),
+    ("/v1/nodes/approve", {"code": "AAAA-AAAA", "x": 1}, (400, "unknown_parameter", "x")),
+    ("/v1/nodes/approve", b"[]", (400, "malformed_json", None)),
+    ("/v1/nodes/approve", b"{", (400, "malformed_json", None)),
+    ("/v1/nodes/approve", b'{"code": "a", "code": "b"}', (400, "malformed_json", None)),
+    ("/nodes/v1/enrolments", {}, (400, "missing_required_parameter", "public_key")),
+    ("/v1/transfers", {"to": "Pat"}, (400, "missing_required_parameter", "amount_umlx")),
+    (
+        "/v1/transfers",
+        {"to": "Pat", "amount_umlx": None},
+        (400, "missing_required_parameter", "amount_umlx"),
+    ),
+    ("/v1/transfers", {"to": "Pat", "amount_umlx": 1, "note": None}, (400, "invalid_value", "note")),
 ]
 
 
@@ -62,6 +77,26 @@ async def test_malformed_requests_name_the_field_and_leave_nothing(
         answer = await sam.post(path, content=content)
         assert error_of(answer) == expected, (path, body)
     assert rows(coordinator) == NOTHING
+    answer = await sam.post("/v1/nodes/approve", content=b"[]")
+    assert "must be an object" in answer.json()["error"]["message"]
+
+
+async def test_a_needed_field_inside_another_is_named_when_it_is_absent(
+    coordinator: Coordinator,
+) -> None:
+    operator = coordinator.client("Operator")
+    for budget in ({"id": "budget_" + "0" * 32}, {"id": "budget_" + "0" * 32, "purpose": None}):
+        answer = await operator.post("/v1/budgets", json={"kind": "budget", "budget": budget})
+        assert error_of(answer) == (400, "missing_required_parameter", "budget.purpose")
+    answer = await operator.post("/v1/vouchers", json={"days": 1, "amount_umlx": None})
+    assert error_of(answer) == (400, "missing_required_parameter", "amount_umlx")
+
+
+async def test_a_needed_parameter_of_an_address_is_named_when_it_is_absent(
+    sam: httpx2.AsyncClient,
+) -> None:
+    answer = await sam.get("/v1/ledger/inclusion")
+    assert error_of(answer) == (400, "missing_required_parameter", "seq")
 
 
 async def test_an_unknown_model_is_told_what_is_nearest(sam: httpx2.AsyncClient) -> None:
