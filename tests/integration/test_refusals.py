@@ -73,6 +73,30 @@ async def test_one_address_may_not_fill_the_table(start_coordinator: StartCoordi
     assert 0 < int(refused.headers["retry-after"]) <= coordinator.settings.enrolment_seconds
 
 
+async def test_codes_of_macs_cannot_be_guessed(start_coordinator: StartCoordinator) -> None:
+    coordinator = start_coordinator(wrong_codes_per_account_max=3)
+    sam, pat = coordinator.client("Sam"), coordinator.client("Pat")
+
+    async def approve(client: httpx2.AsyncClient, code: str) -> httpx2.Response:
+        return await client.post("/v1/nodes/approve", json={"code": code})
+
+    async def shown() -> str:
+        started = await sam.post("/nodes/v1/enrolments", json=enrolment(coordinator))
+        return started.json()["code"]
+
+    # An owner of many Macs is not held up, nor one who types what cannot be a code.
+    for _ in range(5):
+        assert (await approve(sam, await shown())).status_code == 200
+        assert (await approve(sam, "no code")).status_code == 400
+    guesses = await asyncio.gather(*(approve(sam, f"AAAA-AAA{digit}") for digit in "23456789"))
+    assert sorted(guess.status_code for guess in guesses) == [404] * 3 + [429] * 5
+    code = await shown()
+    refused = await approve(sam, code)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limited")
+    assert 0 < int(refused.headers["retry-after"]) <= coordinator.settings.enrolment_seconds
+    assert (await approve(pat, code)).status_code == 200
+
+
 async def test_an_endless_head_is_cut_off(coordinator: Coordinator, sam: httpx2.AsyncClient) -> None:
     reader, writer = await asyncio.open_connection(coordinator.settings.host, coordinator.settings.port)
     writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-long: ")
