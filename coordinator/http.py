@@ -19,6 +19,7 @@ from coordinator.accounts.service import Caller, authenticate
 from coordinator.db import DatabaseBusy, DatabaseFull, DatabaseUnavailable
 from coordinator.errors import ApiError
 from coordinator.ids import new_id
+from coordinator.numbers import whole_of
 from coordinator.openai.shapes import error_json
 from coordinator.openai.strict_json import parse_object
 from coordinator.runtime import Runtime
@@ -65,8 +66,7 @@ def require_operator(caller: Caller) -> None:
 async def read_body(request: Request) -> bytes:
     """The body, never more of it than the limit. Raises 413."""
     limit = runtime_of(request).settings.body_bytes_max
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit:
+    if (whole_of(request.headers.get("content-length", "")) or 0) > limit:
         raise errors.body_too_large(limit)
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise errors.compressed_body()

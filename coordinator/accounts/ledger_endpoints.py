@@ -18,6 +18,7 @@ from coordinator.accounts.models import Account
 from coordinator.books import connection_to, ledger_signer, sign_checkpoint_now
 from coordinator.errors import ApiError
 from coordinator.http import audience, identify, require_operator, runtime_of
+from coordinator.numbers import Whole
 from coordinator.openai.shapes import dump
 from ledger import checkpoints, journal, tree
 from ledger.chain import leaf_text
@@ -29,8 +30,8 @@ router = APIRouter()
 SIZE_MAX: Final = 2**62
 NOTE_TYPE: Final = "text/plain; charset=utf-8"
 
-Seq = Annotated[int, Query(ge=1, le=SIZE_MAX)]
-Size = Annotated[int | None, Query(ge=1, le=SIZE_MAX)]
+Seq = Annotated[Whole, Query(ge=1, le=SIZE_MAX)]
+Size = Annotated[Whole | None, Query(ge=1, le=SIZE_MAX)]
 
 
 @router.get("/v1/ledger/key", openapi_extra=audience("public"))
@@ -70,7 +71,7 @@ def inclusion(request: Request, seq: Seq, size: Size = None) -> Response:
 
 @router.get("/v1/ledger/consistency", openapi_extra=audience("public"))
 def consistency(
-    request: Request, old: Annotated[int, Query(alias="from", ge=1, le=SIZE_MAX)], to: Size = None
+    request: Request, old: Annotated[Whole, Query(alias="from", ge=1, le=SIZE_MAX)], to: Size = None
 ) -> Response:
     """The proof that the ledger of `from` entries is the beginning of that of `to` entries."""
     with runtime_of(request).database.read() as session:
@@ -92,8 +93,8 @@ def consistency(
 @router.get("/v1/ledger/entries", openapi_extra=audience("account"))
 def entries(
     request: Request,
-    since_seq: Annotated[int, Query(ge=0, le=SIZE_MAX)] = 0,
-    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    since_seq: Annotated[Whole, Query(ge=0, le=SIZE_MAX)] = 0,
+    limit: Annotated[Whole, Query(ge=1, le=500)] = 100,
     proofs: Literal["none", "inclusion"] = "inclusion",
 ) -> Response:
     """Whole entries that moved the caller's money or opened a hold on it, oldest first.
