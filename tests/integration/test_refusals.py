@@ -16,7 +16,8 @@ from coordinator.main import build_app
 from coordinator.sole_use import InUseError
 from node_agent.protocol.signing import encode_bytes, enrolment_statement
 from tests.fixtures.asking import completion
-from tests.fixtures.coordinator import Coordinator, StartCoordinator
+from tests.fixtures.coordinator import POOR_UMLX, Coordinator, StartCoordinator
+from tests.integration.records import NOTHING, error_of, rows
 
 pytestmark = pytest.mark.anyio
 
@@ -125,15 +126,104 @@ async def test_long_but_honest_requests_go_through(coordinator: Coordinator, sam
     [
         ({"x-mlxnet-on-disconnect": "maybe"}, 400, "x-mlxnet-on-disconnect"),
         ({"x-mlxnet-max-wait": "soon"}, 400, "x-mlxnet-max-wait"),
+        *(
+            ({name: text}, 400, name)
+            for name in ("x-mlxnet-max-wait", "x-mlxnet-deadline", "x-mlxnet-min-tokens-per-second")
+            for text in ("1_0", "+1", "1e1", "nan", "inf", "0x10", "1.", ".5", "", "\xa05", "1" * 20)
+        ),
+        *(
+            ({"x-mlxnet-max-charge-umlx": text}, 400, "x-mlxnet-max-charge-umlx")
+            for text in ("1_0", "+1", "1e1", "1.0", "-1", "", "\xa05", "1" * 20)
+        ),
         ({"content-encoding": "gzip"}, 415, None),
     ],
 )
 async def test_odd_headers_are_refused(
     coordinator: Coordinator, sam: httpx2.AsyncClient, headers: dict[str, str], status: int, param: str | None
 ) -> None:
-    answer = await sam.post("/v1/completions", json=completion(), headers=headers)
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    answer = await sam.post("/v1/completions", json=completion(), headers=raw)
     assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
     assert (await sam.get("/v1/jobs")).json()["data"] == []
+
+
+async def test_a_header_that_comes_twice_is_refused(
+    coordinator: Coordinator, sam: httpx2.AsyncClient
+) -> None:
+    for path, body in (
+        ("/v1/completions", completion()),
+        ("/v1/jobs", {"kind": "completions", "request": completion()}),
+        ("/v1/quotes", {"kind": "completions", "request": completion()}),
+        ("/v1/transfers", {"to": "Pat", "amount_umlx": "5"}),
+    ):
+        for name, values in (
+            ("x-mlxnet-max-charge-umlx", ("5", "9")),
+            ("X-MLXNet-Own", ("any", "any")),
+            ("x-mlxnet-of-tomorrow", ("a", "b")),
+            ("Idempotency-Key", ("a", "b")),
+        ):
+            answer = await sam.post(path, json=body, headers=[(name, value) for value in values])
+            param = name if name == "Idempotency-Key" else name.lower()
+            assert error_of(answer) == (400, "invalid_value", param), path
+            assert "twice" in answer.json()["error"]["message"]
+    assert rows(coordinator) == NOTHING
+    assert coordinator.posted("Pat") == POOR_UMLX
+    # What others may send more than once is none of our business.
+    assert (await sam.get("/v1/models", headers=[("accept", "a/b"), ("accept", "c/d")])).status_code == 200
+
+
+JOB, NODE = "job_" + "0" * 32, "node_" + "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "param"),
+    [
+        *(
+            (f"/v1/jobs?limit={text}", "invalid_value", "limit")
+            for text in ("1_0", "%2B1", "%201", "1.0", "1e1", "\uff11", "", "0", "1" * 20)
+        ),
+        ("/v1/jobs?limit=1&limit=2", "invalid_value", "limit"),
+        ("/v1/jobs?before=x", "invalid_value", "before"),
+        ("/v1/jobs?before=", "invalid_value", "before"),
+        ("/v1/jobs?befor=x", "unknown_parameter", "befor"),
+        (f"/v1/jobs/{JOB}?x=1", "unknown_parameter", "x"),
+        (f"/v1/jobs/{JOB}/events?after=1_0", "invalid_value", "after"),
+        ("/v1/earnings?node=", "unknown_parameter", "node"),
+        ("/v1/earnings?month=", "invalid_value", "month"),
+        ("/v1/earnings?since_us=1_0", "invalid_value", "since_us"),
+        ("/v1/spending?until_us=%2B5", "invalid_value", "until_us"),
+        ("/v1/spending?limit=1_0", "invalid_value", "limit"),
+        ("/v1/statement?node=x", "invalid_value", "node"),
+        ("/v1/statement?node=", "invalid_value", "node"),
+        ("/v1/statement?form=csv", "unknown_parameter", "form"),
+        ("/v1/ledger/inclusion?seq=1_0", "invalid_value", "seq"),
+        ("/v1/ledger/consistency?from=1&old=1", "unknown_parameter", "old"),
+        ("/v1/ledger/entries?proofs=", "invalid_value", "proofs"),
+        ("/v1/ledger/entries?since_seq=1_0", "invalid_value", "since_seq"),
+        ("/v1/nodes?x=", "unknown_parameter", "x"),
+        ("/v1/tokens?x", "unknown_parameter", "x"),
+        ("/v1/rates?x=1", "unknown_parameter", "x"),
+        ("/v1/budgets?x=1", "unknown_parameter", "x"),
+    ],
+)
+async def test_odd_addresses_are_refused(
+    sam: httpx2.AsyncClient, address: str, code: str, param: str
+) -> None:
+    assert error_of(await sam.get(address)) == (400, code, param)
+
+
+async def test_honest_addresses_are_not(sam: httpx2.AsyncClient) -> None:
+    for address in (
+        f"/v1/jobs?limit=010&before={JOB}",
+        "/v1/earnings?per=hour&since_us=0",
+        "/v1/statement?format=csv&month=2026-03",
+        "/v1/ledger/entries?limit=1&proofs=none",
+        "/v1/models?of=others",  # OpenAI's clients may send more than we read
+        "/healthz?from=monitor",
+    ):
+        assert (await sam.get(address)).status_code == 200, address
+    answer = await sam.get(f"/v1/statement?node={NODE}")
+    assert error_of(answer)[:2] == (404, "node_not_found")
 
 
 async def test_a_trailing_slash_leads_nowhere(coordinator: Coordinator, sam: httpx2.AsyncClient) -> None:
