@@ -19,6 +19,7 @@ from coordinator.accounts.endpoints import router as accounts_router
 from coordinator.accounts.ledger_endpoints import router as ledger_router
 from coordinator.db import POOL_CONNECTIONS, DatabaseBusy, DatabaseUnavailable
 from coordinator.embedded import TimerThread
+from coordinator.head_requests import HeadAsGet
 from coordinator.http import audience, caller_of, install_error_handlers, require_operator, runtime_of
 from coordinator.jobs.endpoints import router as jobs_router
 from coordinator.jobs.explanation import router as explanation_router
@@ -88,6 +89,7 @@ def build_app(settings: Settings) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
     )
+    app.add_middleware(HeadAsGet)
     app.state.runtime = runtime
     app.state.world = world
     install_error_handlers(app)

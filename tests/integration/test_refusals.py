@@ -15,8 +15,9 @@ from coordinator.http_limits import HEAD_BYTES_MAX
 from coordinator.main import build_app
 from coordinator.sole_use import InUseError
 from node_agent.protocol.signing import encode_bytes, enrolment_statement
-from tests.fixtures.asking import completion
+from tests.fixtures.asking import completion, wait_until
 from tests.fixtures.coordinator import POOR_UMLX, Coordinator, StartCoordinator
+from tests.fixtures.scripted_node import ScriptedNode, always
 from tests.integration.records import NOTHING, error_of, rows
 
 pytestmark = pytest.mark.anyio
@@ -170,6 +171,49 @@ async def test_a_header_that_comes_twice_is_refused(
     assert coordinator.posted("Pat") == POOR_UMLX
     # What others may send more than once is none of our business.
     assert (await sam.get("/v1/models", headers=[("accept", "a/b"), ("accept", "c/d")])).status_code == 200
+
+
+async def test_head_answers_wherever_get_does(
+    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
+) -> None:
+    node.behaviour = always("x")
+    body = {"kind": "completions", "request": completion()}
+    job_id = (await sam.post("/v1/jobs", json=body)).json()["id"]
+    await wait_until(lambda: coordinator.posted("Ada") > 0, "the job to end")
+    for address in (
+        "/en/about",
+        "/healthz",
+        "/v1/models",
+        "/v1/jobs?limit=1",
+        "/v1/rates",
+        f"/v1/jobs/{job_id}",
+        f"/v1/jobs/{job_id}/result",
+        f"/v1/jobs/{job_id}/events",
+        "/world/v1/events",
+        "/v1/chat/completions",
+        "/v1/jobs?before=x",
+        "/nothing",
+    ):
+        head = await sam.head(address)  # a stream's, too: it would never end if it were begun
+        assert head.content == b""
+        async with sam.stream("GET", address) as whole:
+            assert head.status_code == whole.status_code, address
+            told = ("content-type", "content-length", "location", "allow", "x-job-id", "content-language")
+            assert [head.headers.get(name) for name in told] == [whole.headers.get(name) for name in told]
+    # The result was still there when GET came: asking for its head had not used it up.
+
+
+async def test_the_head_of_a_stream_is_no_reader(
+    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient
+) -> None:
+    body = {"kind": "completions", "request": completion()}
+    job_id = (await sam.post("/v1/jobs", json=body)).json()["id"]
+    _ = await node.offered()
+    assert (await sam.head(f"/v1/jobs/{job_id}/events")).status_code == 200
+    live = coordinator.runtime.jobs.get(job_id)
+    assert live is not None
+    await wait_until(lambda: live.stream.readers == 0, "the reader to be gone")
+    assert (await sam.get(f"/v1/jobs/{job_id}")).json()["state"] == "running"
 
 
 JOB, NODE = "job_" + "0" * 32, "node_" + "0" * 64
