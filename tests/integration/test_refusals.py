@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.http_limits import HEAD_BYTES_MAX
+from coordinator.http_limits import HEAD_BYTES_MAX, LimitedHttpProtocol
 from coordinator.main import build_app
 from coordinator.sole_use import InUseError
 from node_agent.protocol.signing import encode_bytes, enrolment_statement
@@ -111,6 +111,79 @@ async def test_an_endless_head_is_cut_off(coordinator: Coordinator, sam: httpx2.
         assert answer == b"" or answer.startswith(b"HTTP/1.1 431 ")
     writer.close()
     assert (await sam.get("/healthz")).status_code == 200
+
+
+async def trickled(coordinator: Coordinator, first: bytes, each: bytes) -> bytes:
+    """What comes back on a connection that sends a little again and again, until it is closed."""
+    reader, writer = await asyncio.open_connection(coordinator.settings.host, coordinator.settings.port)
+
+    async def trickle() -> None:
+        writer.write(first)
+        with contextlib.suppress(ConnectionError):
+            while each:
+                writer.write(each)
+                await writer.drain()
+                await asyncio.sleep(0.02)
+
+    trickling = asyncio.create_task(trickle())
+    found = b""
+    try:
+        async with asyncio.timeout(30):
+            with contextlib.suppress(ConnectionError):  # how it ends for who is still talking
+                while part := await reader.read(1000):
+                    found += part
+    finally:
+        trickling.cancel()
+        await asyncio.gather(trickling, return_exceptions=True)
+        writer.close()
+    return found
+
+
+async def test_a_head_that_never_ends_is_cut_off(
+    start_coordinator: StartCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LimitedHttpProtocol, "head_seconds_max", 1.0)
+    coordinator = start_coordinator()
+    whole, begun = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n", b"GET /healthz HTTP/1.1\r\nx-slow: "
+    with_body = b"POST /nothing HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n"
+    silent, slow, second, empty, body = await asyncio.gather(
+        trickled(coordinator, b"", b""),
+        trickled(coordinator, begun, b"a"),
+        trickled(coordinator, whole + begun, b"a"),
+        trickled(coordinator, whole, b"\r\n"),
+        trickled(coordinator, with_body, b"a"),
+    )
+    assert silent == b""
+    assert slow == b"" or slow.startswith(b"HTTP/1.1 408 ")
+    assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in (second, empty))
+    assert body.startswith(b"HTTP/1.1 404 ")
+
+
+async def test_what_takes_long_for_good_reason_is_not_cut_off(
+    start_coordinator: StartCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_seconds = 1.0
+    monkeypatch.setattr(LimitedHttpProtocol, "head_seconds_max", limit_seconds)
+    coordinator = start_coordinator()
+    node = ScriptedNode(coordinator, "Ada", name="a Mac")
+    await node.enrol()
+    await node.connect()
+    channel = coordinator.runtime.fleet.get(node.node_id)
+    reader, writer = await asyncio.open_connection(coordinator.settings.host, coordinator.settings.port)
+    # Some clients send an empty line behind their request.
+    writer.write(b"GET /world/v1/events HTTP/1.1\r\nhost: x\r\n\r\n\r\n")
+    async with asyncio.timeout(60):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+        await asyncio.sleep(2 * limit_seconds)
+        writer.write(b"\r\n")
+        await asyncio.sleep(2 * limit_seconds)
+        assert not reader.at_eof()
+        writer.write(b"\r\n")
+        for _ in range(2):
+            assert await reader.readuntil(b"\n\n")
+    assert channel is not None and coordinator.runtime.fleet.get(node.node_id) is channel
+    writer.close()
+    await node.close()
 
 
 async def test_long_but_honest_requests_go_through(coordinator: Coordinator, sam: httpx2.AsyncClient) -> None:
