@@ -116,13 +116,17 @@ def invalid_value(param: str, why: str) -> ApiError:
 
 
 def context_length_exceeded(
-    *, prompt_tokens: int, max_tokens: int, context_tokens: int, param: str
+    *, prompt_tokens: int, max_tokens: int, context_tokens: int, param: str, is_least: bool = False
 ) -> ApiError:
-    """Prompt and asked-for answer together are longer than the model's context."""
+    """Prompt and asked-for answer together are longer than the model's context.
+
+    `is_least`: the prompt was not cut into tokens, and has at least so many.
+    """
+    has = "has at least" if is_least else "has"
     return ApiError(
         400,
         "context_length_exceeded",
-        f"This model's context is {context_tokens} tokens; the prompt has {prompt_tokens} and "
+        f"This model's context is {context_tokens} tokens; the prompt {has} {prompt_tokens} and "
         f"{max_tokens} are asked for. Shorten the prompt or lower the limit on the answer.",
         param=param,
     )
@@ -221,7 +225,10 @@ def conflict(code: str, message: str) -> ApiError:
 def body_too_large(limit_bytes: int) -> ApiError:
     """The body is over the limit."""
     return ApiError(
-        413, "body_too_large", f"The request body is over {limit_bytes} bytes. Send a shorter one."
+        413,
+        "body_too_large",
+        f"The request body has more than {limit_bytes} bytes, which is the most that is taken. "
+        "Send a shorter prompt, or several requests.",
     )
 
 

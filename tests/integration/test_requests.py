@@ -115,6 +115,22 @@ async def test_a_prompt_over_the_context_is_refused(
     assert rows(coordinator) == NOTHING
 
 
+async def test_a_prompt_of_megabytes_is_told_what_to_do(sam: httpx2.AsyncClient) -> None:
+    for path, body, param in (
+        ("/v1/completions", completion("x" * 3_000_000), "prompt"),
+        ("/v1/chat/completions", chat(messages=[{"role": "user", "content": "x" * 3_000_000}]), "messages"),
+        ("/v1/jobs", {"kind": "completions", "request": completion("x" * 3_000_000)}, "prompt"),
+    ):
+        answer = await sam.post(path, json=body)
+        assert error_of(answer) == (400, "context_length_exceeded", param)
+        message = answer.json()["error"]["message"]
+        assert f"{CONTEXT_TOKENS} tokens; the prompt has at least" in message
+        assert "Shorten the prompt" in message
+    answer = await sam.post("/v1/completions", json=completion("x" * 9_000_000))
+    assert error_of(answer) == (413, "body_too_large", None)
+    assert str(8 << 20) in answer.json()["error"]["message"]
+
+
 async def test_the_whole_context_can_be_used(node: ScriptedNode, sam: httpx2.AsyncClient) -> None:
     node.behaviour = always("x")
     body = completion("x" * (CONTEXT_TOKENS - 8), max_tokens=8)
@@ -163,6 +179,8 @@ async def test_a_body_over_the_limit_is_refused_wherever_it_goes(
         for path in ("/v1/chat/completions", "/v1/completions", "/v1/jobs", "/v1/nodes/approve"):
             answer = await sam.post(path, content=b"x" * 2001)
             assert error_of(answer) == (413, "body_too_large", None), path
+            message = answer.json()["error"]["message"]
+            assert "more than 2000 bytes" in message and "shorter prompt" in message
         answer = await sam.post("/v1/completions", content=chunked(b"x" * 300, 10))
         assert error_of(answer) == (413, "body_too_large", None)
         assert (await sam.post("/v1/completions", content=b"x" * 2000)).status_code == 400
