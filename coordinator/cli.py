@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from coordinator.arguments import TextCommand, question_of
 from coordinator.catalogue_cli import catalogue_app
 from coordinator.client import Client, ClientError, default_home, find_access
 from coordinator.explain_cli import explain, quote
@@ -63,7 +64,7 @@ app.add_typer(catalogue_app, name="catalogue")
 app.add_typer(placement_app)
 _ = app.command()(place)
 _ = app.command()(explain)
-_ = app.command()(quote)
+_ = app.command(cls=TextCommand)(quote)
 
 out = Terminal()
 err = Terminal(stderr=True)
@@ -96,7 +97,7 @@ def _print_json(value: Any) -> None:
 # -- sending jobs --------------------------------------------------------------------------------
 
 
-@app.command()
+@app.command(cls=TextCommand)
 def chat(
     message: Annotated[str, typer.Argument(help="What to say; '-' reads standard input.")],
     model: Model = "small",
@@ -135,7 +136,7 @@ def _chat_body(
     temperature: float | None,
     seed: int | None,
 ) -> dict[str, Any]:
-    text = sys.stdin.read() if message == "-" else message
+    text = question_of(message)
     messages = [{"role": "system", "content": system}] if system is not None else []
     messages.append({"role": "user", "content": text})
     options = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
@@ -143,7 +144,7 @@ def _chat_body(
     return {"model": model, "messages": messages, **given}
 
 
-@app.command()
+@app.command(cls=TextCommand)
 def submit(
     message: Annotated[str, typer.Argument(help="What to say; '-' reads standard input.")],
     model: Model = "small",
@@ -355,7 +356,7 @@ def accounts_create(
 ) -> None:
     """Make an account with an API key, which is shown once."""
     _require_coordinator()
-    from coordinator.serving import make_account
+    from coordinator.home import make_account
 
     with _errors_shown():
         account_id, key = make_account(

@@ -141,7 +141,7 @@ class Endings:
         live.failed_attempts += 1
         live.excluded[attempt.node_id] = clock.monotonic() + REFUSED_PAUSE_SECONDS
         if is_second:
-            return ApiError(400, REFUSED, "The model's runner refused this request.")
+            return ApiError(400, "request_invalid", "The model's runner refused this request.")
         is_last = live.failed_attempts >= self._settings.attempts_max
         return errors.host_lost(REFUSED) if is_last else None
 

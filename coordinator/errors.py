@@ -92,13 +92,13 @@ def missing_parameter(param: str) -> ApiError:
     return ApiError(400, "missing_required_parameter", f"Missing required parameter: '{param}'.", param=param)
 
 
-def unknown_parameter(param: str) -> ApiError:
-    """A field that this API does not have."""
+def unknown_parameter(param: str, *, listed_in: str = "docs/openai-fields.md") -> ApiError:
+    """A field or a parameter of an address that this API does not have."""
     param = shown_name(param)
     return ApiError(
         400,
         "unknown_parameter",
-        f"Unknown parameter: '{param}'. Remove it; docs/openai-fields.md lists what is accepted.",
+        f"Unknown parameter: '{param}'. Remove it; {listed_in} lists what is accepted.",
         param=param,
     )
 
@@ -116,13 +116,17 @@ def invalid_value(param: str, why: str) -> ApiError:
 
 
 def context_length_exceeded(
-    *, prompt_tokens: int, max_tokens: int, context_tokens: int, param: str
+    *, prompt_tokens: int, max_tokens: int, context_tokens: int, param: str, is_least: bool = False
 ) -> ApiError:
-    """Prompt and asked-for answer together are longer than the model's context."""
+    """Prompt and asked-for answer together are longer than the model's context.
+
+    `is_least`: the prompt was not cut into tokens, and has at least so many.
+    """
+    has = "has at least" if is_least else "has"
     return ApiError(
         400,
         "context_length_exceeded",
-        f"This model's context is {context_tokens} tokens; the prompt has {prompt_tokens} and "
+        f"This model's context is {context_tokens} tokens; the prompt {has} {prompt_tokens} and "
         f"{max_tokens} are asked for. Shorten the prompt or lower the limit on the answer.",
         param=param,
     )
@@ -221,8 +225,19 @@ def conflict(code: str, message: str) -> ApiError:
 def body_too_large(limit_bytes: int) -> ApiError:
     """The body is over the limit."""
     return ApiError(
-        413, "body_too_large", f"The request body is over {limit_bytes} bytes. Send a shorter one."
+        413,
+        "body_too_large",
+        f"The request body has more than {limit_bytes} bytes, which is the most that is taken. "
+        "Send a shorter prompt, or several requests.",
     )
+
+
+WAYS_TO_TOKENS: Final = (
+    "lend a Mac (mlx-node join), redeem an operator's voucher (mlx-network voucher redeem), or let another"
+    " account give you some (mlx-network give). Who runs the coordinator can make an account that has some"
+    " (mlx-network accounts create NAME --grant MLX)"
+)
+"""Nobody sells tokens here: these are all the ways to some."""
 
 
 def insufficient_balance(*, needed_umlx: int, available_umlx: int) -> ApiError:
@@ -231,7 +246,7 @@ def insufficient_balance(*, needed_umlx: int, available_umlx: int) -> ApiError:
         402,
         "insufficient_balance",
         f"This request may cost up to {needed_umlx} uMLX and {available_umlx} uMLX are free. "
-        "Add funds or lower 'max_tokens'.",
+        f"Lower 'max_tokens', or get tokens: {WAYS_TO_TOKENS}.",
         type="insufficient_quota",
         should_retry=False,
     )

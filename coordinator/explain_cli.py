@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from coordinator.arguments import question_of
 from coordinator.options import AsJson, Key, Url
 from coordinator.policy_cli import client_of
 from coordinator.statements_cli import mlx
@@ -43,7 +44,7 @@ def quote(
     as_json: AsJson = False,
 ) -> None:
     """Say what a question would cost at most, and how long it would take. Asking is free."""
-    text = sys.stdin.read() if message == "-" else message
+    text = question_of(message)
     turns = [{"role": "system", "content": system}] if system is not None else []
     request = {
         "model": model,

@@ -19,7 +19,9 @@ from coordinator.accounts.service import Caller, authenticate
 from coordinator.db import DatabaseBusy, DatabaseFull, DatabaseUnavailable
 from coordinator.errors import ApiError
 from coordinator.ids import new_id
+from coordinator.numbers import whole_of
 from coordinator.openai.shapes import error_json
+from coordinator.openai.strict_json import parse_object
 from coordinator.runtime import Runtime
 
 log = structlog.get_logger()
@@ -28,6 +30,7 @@ M = TypeVar("M", bound=BaseModel)
 
 Audience = Literal["public", "account", "operator", "node"]
 STATUS_CLIENT_GONE: Final = 499  # as nginx logs it; nobody reads the answer
+API_DOCS: Final = "docs/api.md"
 AUDIENCE_KEY: Final = "x-audience"
 
 
@@ -63,8 +66,7 @@ def require_operator(caller: Caller) -> None:
 async def read_body(request: Request) -> bytes:
     """The body, never more of it than the limit. Raises 413."""
     limit = runtime_of(request).settings.body_bytes_max
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit:
+    if (whole_of(request.headers.get("content-length", "")) or 0) > limit:
         raise errors.body_too_large(limit)
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise errors.compressed_body()
@@ -84,12 +86,30 @@ async def read_body(request: Request) -> bytes:
 
 def parse_body(kind: type[M], body: bytes) -> M:
     """A JSON body of a fixed shape. Raises 400 naming the field, without its value."""
+    _ = parse_object(body)  # refuses what the model's own parser lets pass, as a key that comes twice
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
+        first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise errors.unknown_parameter(place, listed_in=API_DOCS) from None
+        if first["type"] == "missing" or (first["input"] is None and _is_needed(kind, first["loc"])):
+            raise errors.missing_parameter(place) from None
         raise errors.invalid_value(place or "body", _lowered(str(first["msg"]))) from None
+
+
+def _is_needed(kind: type[BaseModel], place: tuple[int | str, ...]) -> bool:
+    """Whether `place` is a field of the model, or of a model inside it, that has no default."""
+    found: Any = kind
+    for depth, name in enumerate(place, start=1):
+        field = found.model_fields.get(str(name))
+        if field is None or depth == len(place):
+            return field is not None and field.is_required()
+        found = field.annotation
+        if not isinstance(found, type) or not issubclass(found, BaseModel):
+            break
+    return False
 
 
 def _lowered(message: str) -> str:
@@ -112,8 +132,12 @@ def install_error_handlers(app: FastAPI) -> None:
     async def on_invalid(_request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
-        place = [str(part) for part in first["loc"] if part not in {"body", "query", "path", "header"}]
-        return respond_with(errors.invalid_value(".".join(place) or "body", _lowered(str(first["msg"]))))
+        place = ".".join(
+            str(part) for part in first["loc"] if part not in {"body", "query", "path", "header"}
+        )
+        if first["type"] == "missing":
+            return respond_with(errors.missing_parameter(place))
+        return respond_with(errors.invalid_value(place or "body", _lowered(str(first["msg"]))))
 
     async def on_http(_request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -45,8 +45,7 @@ def export(
 ) -> None:
     """Write the whole journal, up to a checkpoint that is signed now."""
     with coordinator_here(home) as (database, settings):
-        from coordinator.accounts.ledger_endpoints import connection_to
-        from coordinator.upkeep import sign_checkpoint_now
+        from coordinator.books import connection_to, sign_checkpoint_now
         from ledger.export import NothingToExport, export_lines
 
         _ = sign_checkpoint_now(database, settings)
@@ -110,7 +109,7 @@ def verify(
 def checkpoint(home: Home = None) -> None:
     """Sign the ledger as it is now and print the newest checkpoint."""
     with coordinator_here(home) as (database, settings):
-        from coordinator.upkeep import sign_checkpoint_now
+        from coordinator.books import sign_checkpoint_now
         from ledger import checkpoints
 
         _ = sign_checkpoint_now(database, settings)
@@ -125,11 +124,14 @@ def checkpoint(home: Home = None) -> None:
 def show_key(home: Home = None) -> None:
     """Print the public key that checkpoints and exports are verified with."""
     _require_coordinator()
+    from coordinator.books import ledger_signer
     from coordinator.settings import Settings
-    from coordinator.upkeep import ledger_signer
 
+    settings = Settings(home=home or default_home())
+    if not settings.home.is_dir():
+        raise failed(f"{settings.home} holds no coordinator; name its folder with --home")
     try:
-        sys.stdout.write(f"{ledger_signer(Settings(home=home or default_home())).key}\n")
+        sys.stdout.write(f"{ledger_signer(settings).key}\n")
     except (NoteError, OSError) as error:
         raise failed(str(error)) from None
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from typing import Final
 
 import anyio.to_thread
 import structlog
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from sqlalchemy import text
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response
@@ -18,6 +19,7 @@ from coordinator.accounts.endpoints import router as accounts_router
 from coordinator.accounts.ledger_endpoints import router as ledger_router
 from coordinator.db import POOL_CONNECTIONS, DatabaseBusy, DatabaseUnavailable
 from coordinator.embedded import TimerThread
+from coordinator.head_requests import HeadAsGet
 from coordinator.http import audience, caller_of, install_error_handlers, require_operator, runtime_of
 from coordinator.jobs.endpoints import router as jobs_router
 from coordinator.jobs.explanation import router as explanation_router
@@ -29,6 +31,7 @@ from coordinator.openai.endpoints import router as openai_router
 from coordinator.policy.endpoints import router as policy_router
 from coordinator.policy.rate_endpoints import router as rates_router
 from coordinator.recovery import recover
+from coordinator.request_checks import check_headers, check_query
 from coordinator.runtime import Runtime
 from coordinator.seats.endpoints import router as seats_router
 from coordinator.settings import Settings
@@ -36,6 +39,20 @@ from coordinator.world import feed_of
 from web_world.routes import make_router as make_world_router
 
 log = structlog.get_logger()
+
+OWN_ROUTERS: Final = (
+    jobs_router,
+    explanation_router,
+    quotes_router,
+    nodes_router,
+    places_router,
+    why_router,
+    seats_router,
+    accounts_router,
+    ledger_router,
+    policy_router,
+    rates_router,
+)
 
 
 def build_app(settings: Settings) -> FastAPI:
@@ -72,21 +89,13 @@ def build_app(settings: Settings) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
     )
+    app.add_middleware(HeadAsGet)
     app.state.runtime = runtime
     app.state.world = world
     install_error_handlers(app)
-    app.include_router(openai_router)
-    app.include_router(jobs_router)
-    app.include_router(explanation_router)
-    app.include_router(quotes_router)
-    app.include_router(nodes_router)
-    app.include_router(places_router)
-    app.include_router(why_router)
-    app.include_router(seats_router)
-    app.include_router(accounts_router)
-    app.include_router(ledger_router)
-    app.include_router(policy_router)
-    app.include_router(rates_router)
+    app.include_router(openai_router, dependencies=[Depends(check_headers)])
+    for router in OWN_ROUTERS:
+        app.include_router(router, dependencies=[Depends(check_headers), Depends(check_query)])
     app.include_router(make_world_router(world, origin=settings.origin))
     _add_probes(app)
     return app

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import typer
 
+from coordinator.arguments import TextCommand
 from coordinator.client import Client, ClientError, find_access
 from coordinator.ids import new_id
 from coordinator.json_files import load_json
@@ -76,7 +77,10 @@ def umlx_of(amount: str, option: str) -> int:
     except InvalidOperation:
         value = Decimal("NaN")
     if not value.is_finite() or value != value.to_integral_value() or not 0 < value <= MAX_AMOUNT_UMLX:
-        raise typer.BadParameter("give a positive amount of MLX with at most 6 decimals", param_hint=option)
+        raise typer.BadParameter(
+            f"{amount!r} is not a positive amount of MLX with at most 6 decimals, as 5 or 0.25",
+            param_hint=option,
+        )
     return int(value)
 
 
@@ -113,7 +117,7 @@ def print_json(value: Any) -> None:
 # -- gifts and vouchers --------------------------------------------------------------------------
 
 
-@gifts_app.command()
+@gifts_app.command(cls=TextCommand)
 def give(
     to: Annotated[str, typer.Argument(metavar="NAME", help="The account that gets it: a name or an id.")],
     amount: Annotated[str, typer.Argument(metavar="MLX", help="How much, as 5 or 0.25.")],

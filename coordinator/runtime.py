@@ -39,7 +39,6 @@ from coordinator.live import LiveJob, LiveJobs
 from coordinator.mac_key import MacKey
 from coordinator.nodes.away import away_hosts
 from coordinator.nodes.channel import Channel, Fleet
-from coordinator.nodes.enrolment_limit import EnrolmentLimit
 from coordinator.nodes.nonces import Nonces
 from coordinator.nodes.tallies import Tallies
 from coordinator.openai import prompt
@@ -55,6 +54,7 @@ from coordinator.prefix_writer import PrefixWriter
 from coordinator.relay import Relay
 from coordinator.seats.watch import StandingWatch
 from coordinator.settings import Settings
+from coordinator.sliding_limit import SlidingLimit
 from coordinator.sole_use import InUseError, SoleUse
 from coordinator.tokens import CardTokenizer
 from coordinator.wakeups import LocalWakeups, RedisWakeups, Wakeups
@@ -95,13 +95,13 @@ class Runtime:
         with self.database.write() as session:
             log_cards(session, self.catalogue.cards.values(), now_us=self.database.now_us(session))
         self.demand: Final = DemandGauge(self.database)
-        self.voucher_limit: Final = EnrolmentLimit(starts_max=VOUCHER_TRIES_MAX, window_seconds=HOUR_SECONDS)
+        self.voucher_limit: Final = SlidingLimit(tries_max=VOUCHER_TRIES_MAX, window_seconds=HOUR_SECONDS)
         self.payloads: Final = PayloadBox.from_file(settings.home / "payload.key")
         mac_key = MacKey.from_file(settings.home / "mac.key")
         self.quotes: Final = Quotes(mac_key)
         self.nonces: Final = Nonces(mac_key)
-        self.quote_limit: Final = EnrolmentLimit(
-            starts_max=settings.quotes_per_minute_max, window_seconds=MINUTE_SECONDS
+        self.quote_limit: Final = SlidingLimit(
+            tries_max=settings.quotes_per_minute_max, window_seconds=MINUTE_SECONDS
         )
         self.tokenizers: Final = Tokenizers(
             settings.home,
@@ -113,8 +113,11 @@ class Runtime:
             RedisWakeups(settings.redis_url.get_secret_value()) if settings.redis_url else LocalWakeups()
         )
         self.fleet: Final = Fleet()
-        self.enrolment_limit: Final = EnrolmentLimit(
-            starts_max=settings.enrolments_per_address_max, window_seconds=settings.enrolment_seconds
+        self.enrolment_limit: Final = SlidingLimit(
+            tries_max=settings.enrolments_per_address_max, window_seconds=settings.enrolment_seconds
+        )
+        self.approval_limit: Final = SlidingLimit(
+            tries_max=settings.wrong_codes_per_account_max, window_seconds=settings.enrolment_seconds
         )
         self.jobs: Final = LiveJobs()
         self.endings: Final = Endings(

@@ -10,20 +10,16 @@ from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
-from pydantic import ValidationError
 
-from coordinator.accounts.service import AccountError, create_account, create_key
 from coordinator.catalogue.cards import CatalogueError
 from coordinator.client import ClientError
-from coordinator.db import Database, DatabaseFull, DatabaseUnavailable, make_engine, migrate
+from coordinator.db import DatabaseFull, DatabaseUnavailable
+from coordinator.home import read_settings
 from coordinator.http_limits import LimitedHttpProtocol
 from coordinator.jobs.payloads import PayloadError
 from coordinator.main import build_app
 from coordinator.observability import configure_logging
-from coordinator.policy.local_operators import ensure_local_budgets
-from coordinator.policy.operator_keyfile import KeyFileError
 from coordinator.runtime import Runtime
-from coordinator.settings import Settings
 from coordinator.sole_use import InUseError
 from node_agent.protocol.messages import FRAME_BYTES_MAX
 from web_world.feed import Feed
@@ -55,17 +51,6 @@ def serve_forever(home: Path, *, host: str | None, port: int | None, log_json: b
     ) as error:
         raise ClientError(str(error)) from error
     make_server(app).run(sockets=[listener])
-
-
-def read_settings(home: Path, **given: object) -> Settings:
-    """Settings from the environment and what was `given`. Raises `ClientError` naming the setting."""
-    chosen = {name: value for name, value in given.items() if value is not None}
-    try:
-        return Settings.model_validate(Settings(home=home).model_dump() | chosen)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        name = "MLXNET_" + "_".join(str(part) for part in first["loc"]).upper()
-        raise ClientError(f"{name}: {first['msg']}") from None
 
 
 class DrainingServer(uvicorn.Server):
@@ -117,29 +102,3 @@ def _listen(host: str, port: int) -> socket.socket:
             "or choose another with --port"
         ) from None
     return listener
-
-
-def make_account(home: Path, name: str, *, grant_umlx: int, is_operator: bool) -> tuple[str, str]:
-    """Make an account and a key in the coordinator's database: (account id, key).
-
-    A grant is drawn from a budget; a network without operators' keys gets local ones in `home`
-    that sign it. Raises `ClientError`.
-    """
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    settings = read_settings(home)
-    try:
-        engine = make_engine(settings.sqlalchemy_url)
-        migrate(engine)
-    except (DatabaseUnavailable, DatabaseFull, OSError, ValueError) as error:
-        raise ClientError(str(error)) from error
-    database = Database(engine)
-    try:
-        with database.write() as session:
-            if grant_umlx:
-                _ = ensure_local_budgets(session, home, now_us=database.now_us(session))
-            account = create_account(session, name, grant_umlx=grant_umlx, is_operator=is_operator)
-            return account.id, create_key(session, account, "first")
-    except (AccountError, KeyFileError, OSError) as error:
-        raise ClientError(str(error)) from None
-    finally:
-        database.close()

@@ -34,6 +34,9 @@ class Settings(BaseSettings):
     body_bytes_max: int = 8 << 20  # the largest prompts in use are under 2 MiB of text
     body_seconds_max: float = 60.0  # 8 MiB at 1 Mbit/s; a slower body holds a connection for nothing
     enrolments_per_address_max: int = 20  # in `enrolment_seconds`: a household's Macs, several tries
+    # An account's, in `enrolment_seconds`, while a code lives: a guess meets one of the most codes
+    # that may wait with a chance of 1 in 850 million, and nobody mistypes twenty.
+    wrong_codes_per_account_max: int = 20
     answer_tokens_default: int = 4096  # bounds the hold of requests that name no limit
     template_seconds_max: float = 2.0  # real templates take under 5 ms; this stops loops
     jobs_per_account_max: int = 64  # queued or running at once; more gets 429

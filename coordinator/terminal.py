@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, final
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleDimensions
 from rich.table import Table
 from rich.text import Text
@@ -44,41 +45,51 @@ def show_rows(
     Nothing is cut in either shape. Each row, and the footer, has one text for each column.
     """
     body = [list(row) for row in rows]
-    table = _table(columns, body, folds=folds, right=right, title=title, footer=footer)
-    least = sum((column.min_width or 0) + BORDER_COLUMNS for column in table.columns) + 1
-    if least <= to.width:
-        to.print(table)
+    last = [list(footer)] if footer is not None else []
+    widths = _widths(columns, [*body, *last], folds, to.width)
+    if widths is None:
+        if title is not None:
+            to.print(Text(title, style="italic"))
+        for row in [*body, *last]:
+            _show_record(to, columns, row)
         return
-    if title is not None:
-        to.print(Text(title, style="italic"))
-    for row in [*body, *([list(footer)] if footer is not None else [])]:
-        _show_record(to, columns, row)
-
-
-def _table(
-    columns: Sequence[str],
-    body: Sequence[Sequence[str]],
-    *,
-    folds: Collection[str],
-    right: Collection[str],
-    title: str | None,
-    footer: Sequence[str] | None,
-) -> Table:
-    table = Table(title=title, show_footer=footer is not None)
+    table = Table(title=None if title is None else Text(title), show_footer=footer is not None)
     for number, name in enumerate(columns):
-        texts = [name, *(row[number] for row in body), *([footer[number]] if footer is not None else [])]
-        longest = max(Text(text).cell_len for text in texts)
         table.add_column(
             Text(name),
             Text(footer[number]) if footer is not None else "",
             justify="right" if name in right else "left",
-            no_wrap=name not in folds,
             overflow="fold",
-            min_width=min(longest, FOLD_COLUMNS_MIN) if name in folds else longest,
+            width=widths[number],
         )
     for row in body:
         table.add_row(*(Text(text) for text in row))
-    return table
+    to.print(table)
+
+
+def _widths(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], folds: Collection[str], width: int
+) -> list[int] | None:
+    """Columns' widths in characters: headings may break between words, and only `folds` elsewhere.
+
+    Texts get room before headings, and what wants least more gets it first. None if the table is
+    too wide even so.
+    """
+    least, texts = list[int](), list[int]()
+    for number, name in enumerate(columns):
+        text = max((cell_len(row[number]) for row in rows), default=0)
+        word = max(map(cell_len, name.split()), default=0)
+        least.append(max(word, min(text, FOLD_COLUMNS_MIN) if name in folds else text))
+        texts.append(text)
+    widths, spare = least.copy(), width - sum(least) - BORDER_COLUMNS * len(columns) - 1
+    if spare < 0:
+        return None
+    for wanted in (texts, [cell_len(name) for name in columns]):
+        for number in sorted(range(len(columns)), key=lambda n: wanted[n] - widths[n]):
+            more = min(max(wanted[number] - widths[number], 0), spare)
+            widths[number] += more
+            spare -= more
+    return widths
 
 
 def _show_record(to: Console, columns: Sequence[str], row: Sequence[str]) -> None:

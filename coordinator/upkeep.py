@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 from sqlalchemy import delete
 
+from coordinator.books import sign_checkpoint_now
 from coordinator.db import Database, database_now_us
 from coordinator.jobs.models import JobPayload
 from coordinator.nodes.models import Enrolment
@@ -23,9 +24,8 @@ from coordinator.seats.fees import split_fees
 from coordinator.seats.service import grant_seats
 from coordinator.seats.standing_rows import drop_old_standing
 from coordinator.settings import Settings
-from ledger import book, checkpoints, statements, tree
+from ledger import book, checkpoints, statements
 from ledger.commands import ExpireHold, settlement_id
-from ledger.notes import Signer
 
 log = structlog.get_logger()
 
@@ -73,42 +73,12 @@ def check_books(database: Database) -> int:
     return len(drifts)
 
 
-def ledger_signer(settings: Settings) -> Signer:
-    """The key that signs checkpoints: `ledger.key` in the home folder, made when first needed.
-
-    Replicas that share a database must share this file. Its name is the coordinator's origin at
-    the time it was made. Raises `ledger.notes.NoteError` if the file is damaged.
-    """
-    name = settings.origin.partition("://")[2] + "/ledger"
-    return Signer.from_file(settings.home / "ledger.key", name)
-
-
 def sign_checkpoint(database: Database, settings: Settings) -> int:
     """Let the ledger's tree catch up and sign it if that is due. Returns how many were signed."""
     with database.read() as session:
         if not checkpoints.is_due(session.connection(), database.now_us(session)):
             return 0
     return 0 if sign_checkpoint_now(database, settings) is None else 1
-
-
-def sign_checkpoint_now(database: Database, settings: Settings) -> checkpoints.StoredCheckpoint | None:
-    """Sign the ledger as it is now; None if nothing is new or another key has signed before."""
-    # In steps, so that a long backlog keeps no writer waiting.
-    while _advance(database):
-        pass
-    try:
-        with database.write() as session:
-            return checkpoints.make(
-                session.connection(), ledger_signer(settings), now_us=database.now_us(session)
-            )
-    except checkpoints.OtherKeyError:
-        log.error("ledger_key_differs", file=str(settings.home / "ledger.key"))  # noqa: TRY400 - no fault of ours to trace
-        return None
-
-
-def _advance(database: Database) -> int:
-    with database.write() as session:
-        return tree.advance(session.connection())
 
 
 @dataclass(frozen=True)

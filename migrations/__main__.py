@@ -31,6 +31,7 @@ def main() -> None:
         migrate(engine)
         with migration_connection(engine) as connection:
             config = config_for(connection)
+            config.attributes["compares"] = True
             config.set_main_option("file_template", "%%(rev)s")
             command.revision(config, message, autogenerate=True, rev_id=revision)
         engine.dispose()

@@ -25,7 +25,8 @@ if not isinstance(connection, Connection):
 
 context.configure(
     connection=connection,
-    target_metadata=target_metadata(),
+    # Reading the models takes most of the coordinator in; only writing a migration compares with them.
+    target_metadata=target_metadata() if context.config.attributes.get("compares") else None,
     # SQLite cannot alter most things in place; batch mode copies the table instead.
     render_as_batch=connection.dialect.name == "sqlite",
     render_item=_render_item,

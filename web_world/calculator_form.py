@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from web_world.texts import NUMBERING
 CLUSTERS: Final = (2, 3, 4)
 """Thunderbolt joins each Mac to each other one; four have ports enough for that."""
 VALUE_CHARACTERS_MAX: Final = 64
+# Digits and what stands between them: what parses numbers would take 1_0 and 1e3, too.
+WRITTEN: Final = re.compile("[\u00a0]*-?[0-9.,\u00a0]+")
 CURRENCIES: Final = {"en": "USD", "ar": "USD", "pl": "PLN", "ur": "PKR"}
 """What the field holds before anybody typed another one."""
 EXAMPLE_MODELS: Final = ("qwen3-30b-a3b-4bit", "gpt-oss-20b-mxfp4-q8")
@@ -216,6 +219,8 @@ def parse_number(text: str, language: str) -> float | None:
     if len(text) > VALUE_CHARACTERS_MAX:
         return None
     plain = "".join(_ascii(character) for character in text)
+    if not WRITTEN.fullmatch(plain):
+        return None
     try:
         value = float(parse_decimal(plain, locale=language, strict=True, numbering_system=NUMBERING))
     except NumberFormatError:

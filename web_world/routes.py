@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from web_world.feed import Feed
-from web_world.pages import PAGES, STATIC, Page, render
+from web_world.pages import PAGES, STATIC, WORLD_PAGE, Page, render
 from web_world.share_pictures import Pictures
 from web_world.texts import LANGUAGES, Language, choose
 
@@ -134,6 +134,10 @@ def make_router(feed: Feed, *, origin: str) -> APIRouter:
             router.add_api_route(
                 page.address(language), _in(page, language, html), methods=["GET"], openapi_extra=PUBLIC
             )
+    for language in LANGUAGES:
+        router.add_api_route(
+            f"/{language.code}", _to_first(language), methods=["GET"], openapi_extra=PUBLIC, status_code=308
+        )
     _add_data(router, feed)
     _add_pictures(router, Pictures(feed, host=urlsplit(origin).netloc))
     return router
@@ -170,6 +174,15 @@ def _in(page: Page, language: Language, html: Html) -> Callable[[Request], Any]:
             response.set_cookie(LANGUAGE_COOKIE, language.code, max_age=COOKIE_SECONDS, samesite="lax")
             response.headers["cache-control"] = "private, max-age=30"
         return response
+
+    return answer
+
+
+def _to_first(language: Language) -> Callable[[Request], Any]:
+    async def answer(request: Request) -> Response:
+        """The first page's address in this language, typed without its slash."""
+        query = f"?{request.url.query}" if request.url.query else ""
+        return Response(status_code=308, headers={"location": WORLD_PAGE.address(language) + query})
 
     return answer
 

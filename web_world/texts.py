@@ -5,6 +5,7 @@ Digits are those of the pinned numbering system, the same on the server and in e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -19,6 +20,7 @@ from markupsafe import Markup, escape
 
 LOCALES: Final = Path(__file__).parent / "locales"
 NUMBERING: Final = "latn"
+WEIGHT: Final = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # as HTTP has it; `float` also takes nan
 CLIENT_FILE: Final = "client"
 """This file's messages are sent to the browser, too."""
 
@@ -198,10 +200,8 @@ def choose(cookie: str | None, accepted: str | None) -> Language:
     ranked: list[tuple[float, str]] = []
     for part in (accepted or "").split(","):
         tag, _, weight = part.strip().partition(";q=")
-        try:
+        if WEIGHT.fullmatch(weight or "1"):
             ranked.append((float(weight or 1), tag.partition("-")[0].lower()))
-        except ValueError:
-            continue
     for weight, code in sorted(ranked, key=lambda entry: -entry[0]):
         if code in BY_CODE and weight > 0:
             return BY_CODE[code]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Final, cast
 
 from fastapi import APIRouter, Query, Request
 from sqlalchemy.orm import Session
@@ -28,6 +28,7 @@ from ledger import statements
 from ledger.views import to_json
 
 router = APIRouter()
+NODE_ID_PATTERN: Final = r"^node_[0-9a-f]{64}$"
 router.include_router(money_router)
 router.include_router(tokens_router)
 router.include_router(refunds_router)
@@ -39,7 +40,7 @@ def statement(
     month: MonthText = None,
     since_us: SinceUs = None,
     until_us: UntilUs = None,
-    node: str | None = None,
+    node: Annotated[str | None, Query(pattern=NODE_ID_PATTERN)] = None,
     form: Annotated[Format, Query(alias="format")] = "json",
 ) -> Response:
     """The caller's account or one Mac of it: opening, entries, closing, open holds, and what of the

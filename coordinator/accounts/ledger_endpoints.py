@@ -6,8 +6,7 @@ Leaves and roots hide names, so proofs are public; whole entries go to those tha
 from __future__ import annotations
 
 import base64
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -16,11 +15,11 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from coordinator import errors
 from coordinator.accounts.models import Account
-from coordinator.db import Database
+from coordinator.books import connection_to, ledger_signer, sign_checkpoint_now
 from coordinator.errors import ApiError
 from coordinator.http import audience, identify, require_operator, runtime_of
+from coordinator.numbers import Whole
 from coordinator.openai.shapes import dump
-from coordinator.upkeep import ledger_signer, sign_checkpoint_now
 from ledger import checkpoints, journal, tree
 from ledger.chain import leaf_text
 from ledger.checkpoints import StoredCheckpoint
@@ -31,8 +30,8 @@ router = APIRouter()
 SIZE_MAX: Final = 2**62
 NOTE_TYPE: Final = "text/plain; charset=utf-8"
 
-Seq = Annotated[int, Query(ge=1, le=SIZE_MAX)]
-Size = Annotated[int | None, Query(ge=1, le=SIZE_MAX)]
+Seq = Annotated[Whole, Query(ge=1, le=SIZE_MAX)]
+Size = Annotated[Whole | None, Query(ge=1, le=SIZE_MAX)]
 
 
 @router.get("/v1/ledger/key", openapi_extra=audience("public"))
@@ -72,7 +71,7 @@ def inclusion(request: Request, seq: Seq, size: Size = None) -> Response:
 
 @router.get("/v1/ledger/consistency", openapi_extra=audience("public"))
 def consistency(
-    request: Request, old: Annotated[int, Query(alias="from", ge=1, le=SIZE_MAX)], to: Size = None
+    request: Request, old: Annotated[Whole, Query(alias="from", ge=1, le=SIZE_MAX)], to: Size = None
 ) -> Response:
     """The proof that the ledger of `from` entries is the beginning of that of `to` entries."""
     with runtime_of(request).database.read() as session:
@@ -94,8 +93,8 @@ def consistency(
 @router.get("/v1/ledger/entries", openapi_extra=audience("account"))
 def entries(
     request: Request,
-    since_seq: Annotated[int, Query(ge=0, le=SIZE_MAX)] = 0,
-    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    since_seq: Annotated[Whole, Query(ge=0, le=SIZE_MAX)] = 0,
+    limit: Annotated[Whole, Query(ge=1, le=500)] = 100,
     proofs: Literal["none", "inclusion"] = "inclusion",
 ) -> Response:
     """Whole entries that moved the caller's money or opened a hold on it, oldest first.
@@ -134,13 +133,6 @@ def export(request: Request) -> Response:
         raise _no_checkpoint() from None
     headers = {"Content-Disposition": 'attachment; filename="ledger.jsonl"'}
     return StreamingResponse(_gathered(lines), media_type="application/jsonl", headers=headers)
-
-
-@contextmanager
-def connection_to(database: Database) -> Generator[Connection]:
-    """A connection of one read session."""
-    with database.read() as session:
-        yield session.connection()
 
 
 def _gathered(lines: Iterator[bytes], part_bytes: int = 1 << 16) -> Iterator[bytes]:

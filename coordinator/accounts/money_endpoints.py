@@ -18,6 +18,7 @@ from coordinator.accounts.spending import JobCost, key_names, not_charged, read_
 from coordinator.db import database_now_us
 from coordinator.http import audience, identify, runtime_of
 from coordinator.nodes.models import Node
+from coordinator.numbers import Whole
 from coordinator.openai.shapes import dump
 from coordinator.openai.strict_json import Json
 from coordinator.policy.rate_cards import cards
@@ -76,7 +77,7 @@ def spending(
     month: MonthText = None,
     since_us: SinceUs = None,
     until_us: UntilUs = None,
-    limit: Annotated[int, Query(ge=0, le=JOBS_MAX)] = 100,
+    limit: Annotated[Whole, Query(ge=0, le=JOBS_MAX)] = 100,
 ) -> Response:
     """What the caller's jobs cost, by key and model, and the newest `limit` of them as their sums."""
     caller = identify(request)

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 from fastapi import Query
 
 from coordinator import errors
+from coordinator.numbers import Whole
 from ledger.views import month_bounds_us
 
 EVERYTHING_US: Final = 2**62
@@ -16,8 +17,8 @@ EVERYTHING_US: Final = 2**62
 MONTH_PATTERN: Final = re.compile(r"^(19[7-9]\d|[2-8]\d\d\d)-(0[1-9]|1[0-2])$", re.ASCII)
 
 MonthText = Annotated[str | None, Query()]
-SinceUs = Annotated[int | None, Query(ge=0, le=EVERYTHING_US)]
-UntilUs = Annotated[int | None, Query(ge=0, le=EVERYTHING_US)]
+SinceUs = Annotated[Whole | None, Query(ge=0, le=EVERYTHING_US)]
+UntilUs = Annotated[Whole | None, Query(ge=0, le=EVERYTHING_US)]
 
 
 @dataclass(frozen=True)

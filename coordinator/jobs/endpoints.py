@@ -15,11 +15,12 @@ from coordinator import errors
 from coordinator.accounts.models import Account
 from coordinator.accounts.service import Caller
 from coordinator.errors import ApiError
-from coordinator.http import audience, caller_of, identify, read_body, runtime_of
+from coordinator.http import API_DOCS, audience, caller_of, identify, read_body, runtime_of
 from coordinator.jobs import service
 from coordinator.jobs.models import Attempt, Job
 from coordinator.jobs.states import FINAL_JOB_STATES
 from coordinator.jobs.wishes import read_max_charge_umlx, read_wishes
+from coordinator.numbers import Whole, whole_of
 from coordinator.openai import endpoints as openai
 from coordinator.openai import shapes
 from coordinator.openai.chat import parse_chat
@@ -30,6 +31,7 @@ from coordinator.runtime import Runtime
 
 router = APIRouter()
 
+JOB_ID_PATTERN: Final = r"^job_[0-9a-f]{32}$"
 PARSERS: Final = {"chat.completions": parse_chat, "completions": parse_completion}
 
 
@@ -62,7 +64,7 @@ def read_submission(body: bytes) -> tuple[Callable[[bytes], GenerationRequest], 
     whole = parse_object(body)
     unknown = set(whole) - {"kind", "request"}
     if unknown:
-        raise errors.unknown_parameter(min(unknown))
+        raise errors.unknown_parameter(min(unknown), listed_in=API_DOCS)
     parse = PARSERS.get(str(whole.get("kind")))
     if parse is None:
         raise errors.invalid_value("kind", f"must be one of {', '.join(PARSERS)}")
@@ -75,8 +77,8 @@ def read_submission(body: bytes) -> tuple[Callable[[bytes], GenerationRequest], 
 @router.get("/v1/jobs", openapi_extra=audience("account"))
 def list_jobs(
     request: Request,
-    limit: Annotated[int, Query(ge=1, le=service.LIST_MAX)] = 20,
-    before: Annotated[str | None, Query(max_length=64)] = None,
+    limit: Annotated[Whole, Query(ge=1, le=service.LIST_MAX)] = 20,
+    before: Annotated[str | None, Query(pattern=JOB_ID_PATTERN)] = None,
 ) -> Response:
     """The caller's jobs, newest first."""
     caller = identify(request)
@@ -152,16 +154,18 @@ async def result(request: Request, job_id: str) -> Response:
 
 
 @router.get("/v1/jobs/{job_id}/events", openapi_extra=audience("account"))
-async def events(request: Request, job_id: str, after: Annotated[int | None, Query(ge=0)] = None) -> Response:
+async def events(
+    request: Request, job_id: str, after: Annotated[Whole | None, Query(ge=0)] = None
+) -> Response:
     """The job's answer as it comes, from the start or behind a token offset."""
     runtime = runtime_of(request)
     caller = await caller_of(request)
     job = await run_in_threadpool(_own_job, runtime, caller, job_id)
     last_id = request.headers.get("last-event-id", "")
     if after is None and last_id:
-        if not last_id.isdecimal():
+        after = whole_of(last_id)
+        if after is None:
             raise errors.invalid_value("Last-Event-ID", "must be the id of an event: a token offset")
-        after = int(last_id)
     live = await runtime.live_of(job.id)
     if live is None:
         raise ApiError(

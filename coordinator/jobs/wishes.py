@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from coordinator import errors
+from coordinator.numbers import decimal_of, whole_of
 from coordinator.placement.types import JobFacts
 
 Own = Literal["any", "prefer", "only"]
@@ -30,7 +31,6 @@ MAX_CHARGE: Final = "x-mlxnet-max-charge-umlx"
 
 _REGION: Final = re.compile(r"[A-Z]{2}")
 _NODE: Final = re.compile(r"node_[0-9a-f]{64}")
-_DIGITS: Final = re.compile(r"[0-9]{1,19}")
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ def read_wishes(headers: Mapping[str, str]) -> Wishes:
 
     def read(name: str, parse: Callable[[str], T], default: T) -> T:
         text = headers.get(name)
-        return default if text is None else parse(text.strip())
+        return default if text is None else parse(text)
 
     return Wishes(
         deadline_seconds=read(DEADLINE, _number(DEADLINE, 1.0, DEADLINE_SECONDS_MAX), math.inf),
@@ -93,9 +93,10 @@ def read_max_charge_umlx(headers: Mapping[str, str]) -> int | None:
     text = headers.get(MAX_CHARGE)
     if text is None:
         return None
-    if not _DIGITS.fullmatch(text.strip()):
+    found = whole_of(text)
+    if found is None:
         raise errors.invalid_value(MAX_CHARGE, "must be a whole number of uMLX")
-    return int(text)
+    return found
 
 
 def with_wishes(job: JobFacts, wishes: Wishes, *, has_begun: bool = False) -> JobFacts:
@@ -118,11 +119,8 @@ def with_wishes(job: JobFacts, wishes: Wishes, *, has_begun: bool = False) -> Jo
 
 def _number(name: str, least: float, most: float) -> Callable[[str], float]:
     def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value <= most:
+        value = decimal_of(text)
+        if value is None or not least <= value <= most:
             raise errors.invalid_value(name, f"must be a number from {least:g} to {most:g}")
         return value
 
@@ -131,7 +129,7 @@ def _number(name: str, least: float, most: float) -> Callable[[str], float]:
 
 def _names(name: str, pattern: re.Pattern[str], what: str) -> Callable[[str], frozenset[str]]:
     def parse(text: str) -> frozenset[str]:
-        found = [part.strip() for part in text.split(",")]
+        found = [part.strip(" \t") for part in text.split(",")]
         if len(found) > NAMED_MAX or not all(pattern.fullmatch(part) for part in found):
             raise errors.invalid_value(name, f"must be 1 to {NAMED_MAX} {what}")
         return frozenset(found)

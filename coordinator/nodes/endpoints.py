@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from collections.abc import Generator
 from typing import Annotated, Any
 
 import structlog
@@ -17,6 +18,7 @@ from starlette.responses import Response
 from coordinator import clock, errors
 from coordinator.commits import Written
 from coordinator.db import DatabaseBusy, DatabaseFull, DatabaseUnavailable
+from coordinator.errors import ApiError
 from coordinator.http import audience, identify, parse_body, read_body, runtime_of
 from coordinator.nodes import channel as channels
 from coordinator.nodes import service
@@ -72,15 +74,36 @@ def enrolment_status(
 
 @router.post("/v1/nodes/approve", openapi_extra=audience("account"))
 def approve(request: Request, body: Body) -> Response:
-    """Become the owner of the node that shows this code."""
+    """Become the owner of the node that shows this code. Wrong codes are limited, right ones not."""
     caller = identify(request)
     runtime = runtime_of(request)
     approval = parse_body(Approval, body)
     if not service.CODE_PATTERN.fullmatch(approval.code.strip().upper()):
         raise errors.invalid_value("code", "a code looks like ABCD-EFGH; the node shows it when it joins")
-    with runtime.database.write() as session:
+    with _only_wrong_counted(runtime, caller.account_id), runtime.database.write() as session:
         node = service.approve(session, caller.account_id, approval.code)
         return _json(_view(runtime, node))
+
+
+@contextlib.contextmanager
+def _only_wrong_counted(runtime: Runtime, account_id: str) -> Generator[None]:
+    """Let the account try a code. Raises 429 after too many that were wrong.
+
+    Counted before it is looked up and given back after, so that many at once are no way around.
+    """
+    now = clock.monotonic()
+    wait_seconds = runtime.approval_limit.wait_seconds(account_id, now)
+    if wait_seconds:
+        raise errors.rate_limited(retry_after_seconds=math.ceil(wait_seconds), what="wrong codes of Macs")
+    is_wrong = False
+    try:
+        yield
+    except ApiError:
+        is_wrong = True
+        raise
+    finally:
+        if not is_wrong:
+            runtime.approval_limit.give_back(account_id, now)
 
 
 @router.get("/v1/nodes", openapi_extra=audience("account"))

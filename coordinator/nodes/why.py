@@ -2,7 +2,7 @@
 
 A node proves its key by signing a nonce that it was just given: 401 with `WWW-Authenticate:
 MLX-Node nonce="…"`, then the same request with `Authorization: MLX-Node NODE_ID SIGNATURE` and the
-nonce in a header.
+nonce in a header. A nonce answers once.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ def nodes_why(
         )
         if not any(is_signed_by(key, signed[2], statement) for statement in statements):
             raise _refused(f"The signature does not fit the node's key and {runtime.settings.origin}.")
+        if not runtime.nonces.use(nonce):
+            raise _challenge(runtime.nonces)
         return _respond(runtime, node)
 
 
@@ -109,7 +111,7 @@ def _challenge(nonces: Nonces) -> ApiError:
     return ApiError(
         401,
         "invalid_api_key",
-        f"Sign the nonce of WWW-Authenticate and send it back in {NONCE_HEADER} within a minute.",
+        f"Sign the nonce of WWW-Authenticate and send it back in {NONCE_HEADER} within a minute, once.",
         type="authentication_error",
         headers={"WWW-Authenticate": f'{SCHEME} nonce="{nonces.make()}"'},
     )

@@ -24,6 +24,7 @@ from coordinator.jobs.models import Job
 from coordinator.jobs.quotes import Quote
 from coordinator.jobs.wishes import NO_WISHES, Wishes, read_max_charge_umlx, read_wishes
 from coordinator.live import LiveJob
+from coordinator.numbers import decimal_of
 from coordinator.openai import results, shapes
 from coordinator.openai.chat import parse_chat
 from coordinator.openai.completions import parse_completion
@@ -150,11 +151,8 @@ def read_max_wait(request: Request) -> float:
     text = request.headers.get("x-mlxnet-max-wait")
     if text is None:
         return settings.max_wait_seconds
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds <= settings.max_wait_seconds_limit:
+    seconds = decimal_of(text)
+    if seconds is None or seconds > settings.max_wait_seconds_limit:
         raise errors.invalid_value(
             "x-mlxnet-max-wait", f"must be seconds from 0 to {settings.max_wait_seconds_limit:g}"
         )

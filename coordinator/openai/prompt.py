@@ -45,7 +45,11 @@ def _check_size(request: GenerationRequest, tokenizer: CardTokenizer, context_to
     tokens_least = -(-size // tokenizer.longest_token_bytes)
     if tokens_least > context_tokens:
         raise context_length_exceeded(
-            prompt_tokens=tokens_least, max_tokens=1, context_tokens=context_tokens, param=param
+            prompt_tokens=tokens_least,
+            max_tokens=1,
+            context_tokens=context_tokens,
+            param=param,
+            is_least=True,
         )
 
 

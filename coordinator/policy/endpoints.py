@@ -39,7 +39,7 @@ class _Strict(BaseModel):
 class VoucherIssue(_Strict):
     """How many vouchers of which amount, for how long."""
 
-    amount_umlx: str | int
+    amount_umlx: object
     days: Annotated[int, Field(ge=1, le=DAYS_MAX)]
     count: Annotated[int, Field(ge=1, le=vouchers.COUNT_MAX)] = 1
     budget: Annotated[str, Field(max_length=64)] | None = None

@@ -33,6 +33,8 @@ class Gift:
 
 def read_amount(field: str, value: object) -> int:
     """An amount from a body: an integer, or one as a decimal string, of uMLX. Raises 400."""
+    if value is None:
+        raise errors.missing_parameter(field)
     if isinstance(value, str) and AMOUNT_PATTERN.fullmatch(value):
         value = int(value)
     if type(value) is not int or not 0 < value <= MAX_AMOUNT_UMLX:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from alembic import command
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import DBAPIError
 
@@ -58,6 +59,16 @@ def test_migrations_and_models_agree(empty_database_url: str) -> None:
     with engine.connect() as connection:
         assert _shape(connection) == wanted
         assert migrations.drift(connection) == []
+    engine.dispose()
+
+
+def test_what_writes_a_migration_compares_with_the_models(empty_database_url: str) -> None:
+    engine = make_engine(empty_database_url)
+    migrate(engine)
+    with migrations.migration_connection(engine) as connection:
+        config = migrations.config_for(connection)
+        config.attributes["compares"] = True
+        command.check(config)
     engine.dispose()
 
 

@@ -93,6 +93,7 @@ async def test_every_route_says_who_it_is_for_and_keeps_to_it(
         "GET /en/",
         "GET /pl/",
         "GET /ur/",
+        *(f"GET /{language}" for language in ("ar", "en", "pl", "ur")),
         "GET /healthz",
         "GET /readyz",
         "GET /v1/budgets",

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner, Result
 
 from coordinator.cli import app
+from coordinator.home import make_account
 from coordinator.policy.operator_keyfile import KeyFileError, make_key, public_key_of, read_key
-from coordinator.serving import make_account
 from ledger.ratecard import CARD, FeeRates
 from tests.fixtures.coordinator import POOR_UMLX, RICH_UMLX, Coordinator
 from tests.integration.policies import MLX, OPERATORS, assert_sound, records

@@ -119,11 +119,14 @@ async def test_guessing_codes_is_slow(operated: Coordinator) -> None:
         ({"days": 0}, "days"),
         ({"days": 1.5}, "days"),
         ({"count": 101}, "count"),
-        ({"colour": "red"}, "colour"),
     ],
 )
 async def test_bad_vouchers_are_named(operated: Coordinator, body: dict[str, Any], param: str) -> None:
     assert error_of(await issue(operated, **body)) == (400, "invalid_value", param)
+
+
+async def test_a_field_that_vouchers_do_not_have_is_named(operated: Coordinator) -> None:
+    assert error_of(await issue(operated, colour="red")) == (400, "unknown_parameter", "colour")
 
 
 # -- gifts ---------------------------------------------------------------------------------------
@@ -152,9 +155,7 @@ async def test_a_gift_moves_once(coordinator: Coordinator, sam: httpx2.AsyncClie
     assert_sound(coordinator.database)
 
 
-@pytest.mark.parametrize(
-    "amount", [0, -1, 1.5, "1.5", "0", "-3", 2**63, str(2**63), 10**30, True, None, "01", ""]
-)
+@pytest.mark.parametrize("amount", [0, -1, 1.5, "1.5", "0", "-3", 2**63, str(2**63), 10**30, True, "01", ""])
 async def test_a_bad_amount_moves_nothing(
     sam: httpx2.AsyncClient, coordinator: Coordinator, amount: Any
 ) -> None:

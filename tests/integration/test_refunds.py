@@ -143,7 +143,7 @@ async def test_what_cannot_be_refunded_is_refused_by_name(
         ({"key": None}, 400, "missing_required_parameter", "Idempotency-Key"),
         ({"key": "x" * 256}, 400, "invalid_value", "Idempotency-Key"),
         ({"job_id": "job_" + "0" * 32}, 404, "job_not_found", None),
-        ({"more": 1}, 400, "invalid_value", "more"),
+        ({"more": 1}, 400, "unknown_parameter", "more"),
     ]
     for changes, status, code, param in refused:
         answer = await refund(coordinator, **{"job_id": job_id, **changes})

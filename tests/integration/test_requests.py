@@ -51,6 +51,21 @@ BAD: list[tuple[str, Any, tuple[int, str, str | None]]] = [
         (400, "invalid_value", "request.stream"),
     ),
     ("/v1/jobs", {"kind": "completions", "request": {}, "x": 1}, (400, "unknown_parameter", "x")),
+    ("/v1/nodes/approve", {}, (400, "missing_required_parameter", "code")),
+    ("/v1/nodes/approve", {"code": None}, (400, "missing_required_parameter", "code")),
+    ("/v1/nodes/approve", {"code": 5}, (400, "invalid_value", "code")),
+    ("/v1/nodes/approve", {"code": "AAAA-AAAA", "x": 1}, (400, "unknown_parameter", "x")),
+    ("/v1/nodes/approve", b"[]", (400, "malformed_json", None)),
+    ("/v1/nodes/approve", b"{", (400, "malformed_json", None)),
+    ("/v1/nodes/approve", b'{"code": "a", "code": "b"}', (400, "malformed_json", None)),
+    ("/nodes/v1/enrolments", {}, (400, "missing_required_parameter", "public_key")),
+    ("/v1/transfers", {"to": "Pat"}, (400, "missing_required_parameter", "amount_umlx")),
+    (
+        "/v1/transfers",
+        {"to": "Pat", "amount_umlx": None},
+        (400, "missing_required_parameter", "amount_umlx"),
+    ),
+    ("/v1/transfers", {"to": "Pat", "amount_umlx": 1, "note": None}, (400, "invalid_value", "note")),
 ]
 
 
@@ -62,6 +77,26 @@ async def test_malformed_requests_name_the_field_and_leave_nothing(
         answer = await sam.post(path, content=content)
         assert error_of(answer) == expected, (path, body)
     assert rows(coordinator) == NOTHING
+    answer = await sam.post("/v1/nodes/approve", content=b"[]")
+    assert "must be an object" in answer.json()["error"]["message"]
+
+
+async def test_a_needed_field_inside_another_is_named_when_it_is_absent(
+    coordinator: Coordinator,
+) -> None:
+    operator = coordinator.client("Operator")
+    for budget in ({"id": "budget_" + "0" * 32}, {"id": "budget_" + "0" * 32, "purpose": None}):
+        answer = await operator.post("/v1/budgets", json={"kind": "budget", "budget": budget})
+        assert error_of(answer) == (400, "missing_required_parameter", "budget.purpose")
+    answer = await operator.post("/v1/vouchers", json={"days": 1, "amount_umlx": None})
+    assert error_of(answer) == (400, "missing_required_parameter", "amount_umlx")
+
+
+async def test_a_needed_parameter_of_an_address_is_named_when_it_is_absent(
+    sam: httpx2.AsyncClient,
+) -> None:
+    answer = await sam.get("/v1/ledger/inclusion")
+    assert error_of(answer) == (400, "missing_required_parameter", "seq")
 
 
 async def test_an_unknown_model_is_told_what_is_nearest(sam: httpx2.AsyncClient) -> None:
@@ -78,6 +113,22 @@ async def test_a_prompt_over_the_context_is_refused(
         assert error_of(answer) == (400, "context_length_exceeded", "prompt")
         assert str(CONTEXT_TOKENS) in answer.json()["error"]["message"]
     assert rows(coordinator) == NOTHING
+
+
+async def test_a_prompt_of_megabytes_is_told_what_to_do(sam: httpx2.AsyncClient) -> None:
+    for path, body, param in (
+        ("/v1/completions", completion("x" * 3_000_000), "prompt"),
+        ("/v1/chat/completions", chat(messages=[{"role": "user", "content": "x" * 3_000_000}]), "messages"),
+        ("/v1/jobs", {"kind": "completions", "request": completion("x" * 3_000_000)}, "prompt"),
+    ):
+        answer = await sam.post(path, json=body)
+        assert error_of(answer) == (400, "context_length_exceeded", param)
+        message = answer.json()["error"]["message"]
+        assert f"{CONTEXT_TOKENS} tokens; the prompt has at least" in message
+        assert "Shorten the prompt" in message
+    answer = await sam.post("/v1/completions", json=completion("x" * 9_000_000))
+    assert error_of(answer) == (413, "body_too_large", None)
+    assert str(8 << 20) in answer.json()["error"]["message"]
 
 
 async def test_the_whole_context_can_be_used(node: ScriptedNode, sam: httpx2.AsyncClient) -> None:
@@ -128,6 +179,8 @@ async def test_a_body_over_the_limit_is_refused_wherever_it_goes(
         for path in ("/v1/chat/completions", "/v1/completions", "/v1/jobs", "/v1/nodes/approve"):
             answer = await sam.post(path, content=b"x" * 2001)
             assert error_of(answer) == (413, "body_too_large", None), path
+            message = answer.json()["error"]["message"]
+            assert "more than 2000 bytes" in message and "shorter prompt" in message
         answer = await sam.post("/v1/completions", content=chunked(b"x" * 300, 10))
         assert error_of(answer) == (413, "body_too_large", None)
         assert (await sam.post("/v1/completions", content=b"x" * 2000)).status_code == 400

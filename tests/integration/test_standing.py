@@ -164,20 +164,30 @@ async def test_a_seat_is_asked_for_over_http(
 
 
 @pytest.mark.parametrize(
-    ("body", "param"),
+    ("body", "code", "param"),
     [
-        ({"seat": "throne"}, "seat"),
-        ({}, "seat"),
-        ({"seat": "idle", "extra": 1}, "extra"),
-        ({"seat": "dedicated", "promised_seconds_per_day": 86_401}, "promised_seconds_per_day"),
-        ({"seat": "dedicated", "promised_days": "7"}, "promised_days"),
+        ({"seat": "throne"}, "invalid_value", "seat"),
+        ({}, "missing_required_parameter", "seat"),
+        ({"seat": None}, "missing_required_parameter", "seat"),
+        ({"seat": "idle", "extra": 1}, "unknown_parameter", "extra"),
+        (
+            {"seat": "dedicated", "promised_seconds_per_day": 86_401},
+            "invalid_value",
+            "promised_seconds_per_day",
+        ),
+        ({"seat": "dedicated", "promised_days": "7"}, "invalid_value", "promised_days"),
     ],
 )
 async def test_a_bad_wish_is_refused_naming_the_field(
-    coordinator: Coordinator, node: ScriptedNode, sam: httpx2.AsyncClient, body: dict[str, Any], param: str
+    coordinator: Coordinator,
+    node: ScriptedNode,
+    sam: httpx2.AsyncClient,
+    body: dict[str, Any],
+    code: str,
+    param: str,
 ) -> None:
     answer = await coordinator.client("Ada").put(f"/v1/nodes/{node.node_id}/seat", json=body)
-    assert error_of(answer) == (400, "invalid_value", param)
+    assert error_of(answer) == (400, code, param)
 
 
 async def test_upkeep_over_http(

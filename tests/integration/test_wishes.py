@@ -106,6 +106,8 @@ async def test_a_wish_that_no_mac_can_fulfil_is_refused_at_once(
     headers: dict[str, str],
     reason: str,
 ) -> None:
+    book = coordinator.runtime.dispatcher.book
+    await wait_until(lambda: book.row(node.node_id) is not None, "the node to be seen")
     status, error = await refused(sam, **headers)
     assert (status, error["code"]) == (422, "job_unservable")
     assert f"1 {reason}" in error["message"]

@@ -69,6 +69,17 @@ def test_names_in_brackets_are_names_not_styles() -> None:
     assert "[bold]" in file.getvalue()
 
 
+def test_a_heading_breaks_before_a_text_does() -> None:
+    to, file = terminal(60)
+    name, served = "qwen3-coder-480b-a35b-4bit", "not yet"
+    show_rows(
+        to, ("model", "MLX per million out", "served"), [(name, "201.344153", served)], folds=("model",)
+    )
+    assert any(name in line and served in line for line in lines_of(file))
+    assert not any("MLX per million out" in line for line in lines_of(file))
+    assert max(map(len, lines_of(file))) <= 60
+
+
 def shown_at_80(monkeypatch: pytest.MonkeyPatch, module: Any) -> io.StringIO:
     to, file = terminal(80)
     monkeypatch.setattr(module, "out", to)

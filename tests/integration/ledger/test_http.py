@@ -15,9 +15,10 @@ import pytest
 from sqlalchemy import func, select
 from typer.testing import CliRunner
 
+from coordinator.books import sign_checkpoint_now
 from coordinator.cli import app
 from coordinator.db import database_now_us
-from coordinator.upkeep import sign_checkpoint, sign_checkpoint_now
+from coordinator.upkeep import sign_checkpoint
 from ledger import book
 from ledger.commands import Capture, OpenHold, Record, Transfer
 from ledger.merkle import consistency_holds, inclusion_holds

@@ -49,6 +49,9 @@ FILLED = {"mac": "M4 Pro:20", "model": MODEL, **EXAMPLE}
         ("nan", "en", None),
         ("inf", "en", None),
         ("1e999", "en", None),
+        ("1e3", "en", None),
+        ("1_0", "en", None),
+        ("+5", "en", None),
         ("1" * 65, "en", None),
     ],
 )

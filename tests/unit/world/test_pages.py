@@ -51,6 +51,15 @@ async def test_the_first_address_answers_in_the_browsers_language(client: httpx2
     assert 'lang="en"' in (await client.get("/")).text
 
 
+@pytest.mark.parametrize("code", ["en", "ar", "pl", "ur"])
+async def test_a_language_typed_without_its_slash_leads_to_its_first_page(
+    client: httpx2.AsyncClient, code: str
+) -> None:
+    answer = await client.get(f"/{code}?from=friend")
+    assert (answer.status_code, answer.headers["location"]) == (308, f"/{code}/?from=friend")
+    assert (await client.get(answer.headers["location"])).status_code == 200
+
+
 async def test_a_chosen_language_is_kept(client: httpx2.AsyncClient) -> None:
     chosen = await client.get("/ar/", headers={"accept-language": "pl"})
     assert chosen.headers["set-cookie"].startswith("language=ar;")

@@ -127,6 +127,7 @@ def test_what_is_not_there_is_named() -> None:
         (None, "ar-EG", "ar"),
         ("ur", "pl", "ur"),
         ("xx", "pl;q=no,ar", "ar"),
+        (None, "pl;q=nan,ar;q=1_0,ur;q=0.1", "ur"),
     ],
 )
 def test_the_readers_choice_goes_before_the_browsers(
