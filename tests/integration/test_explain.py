@@ -127,7 +127,10 @@ async def test_a_job_that_ran_is_told_why_there_and_how_each_attempt_ended(
     for secret in (node.node_id, other.node_id, node.name, other.name, "acct_"):
         assert secret not in whole
     shown = await ran(coordinator, "explain", job_id)
-    assert "attempt 1 on a Mac with M4, 2 GB installed: declined (busy): the Mac declined the offer" in shown.output
+    assert (
+        "attempt 1 on a Mac with M4, 2 GB installed: declined (busy): the Mac declined the offer"
+        in shown.output
+    )
     assert "why there: it was the only Mac that could take the job at that moment" in shown.output
 
 
