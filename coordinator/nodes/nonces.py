@@ -30,7 +30,7 @@ class Nonces:
 
     def __init__(self, key: MacKey) -> None:
         self._key: Final = key
-        self._process: Final = clock.random_bytes(_RANDOM_BYTES)
+        self._process: Final = clock.wall_us().to_bytes(_TIME_BYTES, "big")  # when it began
         self._used: Final = set[bytes]()
         self._ends: Final = list[tuple[int, bytes]]()  # a heap of the same, by their end
         self._lock: Final = threading.Lock()

@@ -34,8 +34,11 @@ def test_of_many_at_once_one_uses_it(key: MacKey) -> None:
             assert sum(pool.map(nonces.use, [nonces.make()] * 8)) == 1
 
 
-def test_another_process_does_not_take_it(key: MacKey) -> None:
-    assert not Nonces(key).is_good(Nonces(key).make())
+def test_a_process_that_began_later_does_not_take_it(key: MacKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    nonce = Nonces(key).make()
+    later_us = clock.wall_us() + 1
+    monkeypatch.setattr(clock, "wall_us", lambda: later_us)
+    assert not Nonces(key).is_good(nonce)
 
 
 def test_used_ones_are_kept_until_their_end_and_no_longer(
