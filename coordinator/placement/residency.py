@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from node_agent.protocol.cards import ModelFacts
@@ -81,14 +81,76 @@ class ResidencyPolicy:
 POLICY: Final = ResidencyPolicy()
 
 
-@dataclass
-class _Supply:
-    """How many seconds an hour of each model the hosts that hold it can work."""
+@dataclass(frozen=True)
+class _Market:
+    """What is asked, what each host could serve of it, and what all serve together.
 
-    capacity: dict[str, float] = field(default_factory=dict[str, float])
+    `rates` in jobs an hour by host and model, of models that fit the host; `supply` by model.
+    """
 
-    def add(self, revision: str, jobs_per_hour: float) -> None:
-        self.capacity[revision] = self.capacity.get(revision, 0.0) + jobs_per_hour
+    wanted: Mapping[str, Demand]
+    rates: Mapping[tuple[str, str], float]
+    supply: dict[str, float]
+    horizon_seconds: float
+
+    def add(self, changes: Mapping[str, float]) -> None:
+        """Serve so many more jobs an hour."""
+        for revision, jobs_per_hour in changes.items():
+            self.supply[revision] = self.supply.get(revision, 0.0) + jobs_per_hour
+
+    def served(self, host: IdleHost, held: frozenset[str]) -> dict[str, float]:
+        """Jobs an hour that a host with these models serves of each that is asked for."""
+        found = {
+            revision: self.rates[host.node_id, revision]
+            for revision in sorted(held)
+            if (host.node_id, revision) in self.rates
+        }
+        return {revision: rate / len(found) for revision, rate in found.items()}
+
+    def changes(self, host: IdleHost, demand: Demand) -> dict[str, float]:
+        """By model, how many more or fewer jobs an hour a host serves that takes the new one."""
+        before = self.served(host, host.loaded)
+        after = self.served(host, (host.loaded - self.goes(host, demand)) | {demand.revision})
+        return {
+            revision: after.get(revision, 0.0) - before.get(revision, 0.0)
+            for revision in sorted(before.keys() | after.keys())
+        }
+
+    def goes(self, host: IdleHost, demand: Demand) -> frozenset[str]:
+        """What a host drops for another model: all where it holds one, else what is missed least,
+        until there is room."""
+        if host.models_max == 1 or not host.loaded:
+            return host.loaded
+        free, going = host.lent_bytes - host.held_bytes, set[str]()
+        needed = _needed_bytes(demand)
+        for revision in sorted(host.loaded, key=lambda one: (self._missed(one), one)):
+            if free >= needed and len(host.loaded) - len(going) < host.models_max:
+                break
+            going.add(revision)
+            known = self.wanted.get(revision)
+            free += memory.weights_bytes(known.card) if known else host.held_bytes // len(host.loaded)
+        return frozenset(going)
+
+    def _missed(self, revision: str) -> float:
+        """Seconds that jobs would wait more if nobody held the model."""
+        return self._saved(revision, 0.0, self.supply.get(revision, 0.0)) if revision in self.wanted else 0.0
+
+    def _saved(self, revision: str, before: float, after: float) -> float:
+        """Seconds that jobs of a model wait less with more capacity."""
+        demand, horizon = self.wanted[revision], self.horizon_seconds
+        return _waiting(demand, before, horizon) - _waiting(demand, after, horizon)
+
+    def gain(self, host: IdleHost, demand: Demand) -> float:
+        """Seconds saved by giving the host this model, less those lost by what goes or has less time."""
+        cost, horizon = _change_seconds(host, demand), self.horizon_seconds
+        if cost >= horizon:
+            return 0.0
+        gain = 0.0
+        for revision, rate in self.changes(host, demand).items():
+            has = self.supply.get(revision, 0.0)
+            more = rate * (1 - cost / horizon) if revision == demand.revision else rate
+            gain += self._saved(revision, has, max(has + more, 0.0))
+        return gain - cost
 
 
 def plan(
@@ -105,23 +167,22 @@ def plan(
     lose. What it holds shares its time. The order of `hosts` and `demands` does not matter.
     """
     wanted = {demand.revision: demand for demand in demands}
-    supply = _Supply(dict(busy_jobs_per_hour or {}))
     rates = {
         (host.node_id, demand.revision): jobs_per_hour(host, demand)
         for host in hosts
         for demand in demands
         if _fits(host, demand)
     }
+    market = _Market(wanted, rates, dict(busy_jobs_per_hour or {}), policy.horizon_seconds)
     for host in hosts:
-        for revision, rate in _served(host, host.loaded, rates).items():
-            supply.add(revision, rate)
+        market.add(market.served(host, host.loaded))
     by_id = {host.node_id: host for host in hosts if host.changed_seconds >= policy.dwell_seconds}
     heap = [
         (-gain, node_id, revision)
         for node_id, revision in rates
         if node_id in by_id
         and revision not in by_id[node_id].loaded
-        and (gain := _net(by_id[node_id], wanted[revision], wanted, rates, supply, policy)) > 0
+        and (gain := market.gain(by_id[node_id], wanted[revision])) > 0
     ]
     heapq.heapify(heap)
     found: list[Directive] = []
@@ -130,7 +191,7 @@ def plan(
         if node_id not in by_id:
             continue
         host, demand = by_id[node_id], wanted[revision]
-        gain = _net(host, demand, wanted, rates, supply, policy)
+        gain = market.gain(host, demand)
         if heap and gain < -heap[0][0]:
             # Less than when it was entered, as others serve the model now: look again in its turn.
             if gain > 0:
@@ -140,69 +201,8 @@ def plan(
             continue
         del by_id[node_id]
         found.append(_directive(host, demand, gain))
-        _move(host, demand, wanted, rates, supply, policy)
+        market.add(market.changes(host, demand))
     return found
-
-
-def _served(host: IdleHost, held: frozenset[str], rates: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    """Jobs an hour that a host with these models serves of each that is asked for."""
-    found = {
-        revision: rates[host.node_id, revision]
-        for revision in sorted(held)
-        if (host.node_id, revision) in rates
-    }
-    return {revision: rate / len(found) for revision, rate in found.items()}
-
-
-def _goes(
-    host: IdleHost, demand: Demand, wanted: Mapping[str, Demand], supply: _Supply, policy: ResidencyPolicy
-) -> frozenset[str]:
-    """What a host drops for another model: all where it holds one, else what is missed least, until
-    there is room."""
-    if host.models_max == 1 or not host.loaded:
-        return host.loaded
-    free, going = host.lent_bytes - host.held_bytes, set[str]()
-    needed = _needed_bytes(demand)
-    for revision in sorted(host.loaded, key=lambda one: (_missed(one, wanted, supply, policy), one)):
-        if free >= needed and len(host.loaded) - len(going) < host.models_max:
-            break
-        going.add(revision)
-        known = wanted.get(revision)
-        free += memory.weights_bytes(known.card) if known else host.held_bytes // len(host.loaded)
-    return frozenset(going)
-
-
-def _missed(revision: str, wanted: Mapping[str, Demand], supply: _Supply, policy: ResidencyPolicy) -> float:
-    """Seconds that jobs would wait more if nobody held the model."""
-    demand, horizon = wanted.get(revision), policy.horizon_seconds
-    if demand is None:
-        return 0.0
-    return _saved(demand, supply.capacity.get(revision, 0.0), horizon) - _saved(demand, 0.0, horizon)
-
-
-def _changes(
-    host: IdleHost, demand: Demand, going: frozenset[str], rates: Mapping[tuple[str, str], float]
-) -> dict[str, float]:
-    """By model, how many more or fewer jobs an hour a host serves that takes the new one."""
-    before = _served(host, host.loaded, rates)
-    after = _served(host, (host.loaded - going) | {demand.revision}, rates)
-    return {
-        revision: after.get(revision, 0.0) - before.get(revision, 0.0)
-        for revision in sorted(before.keys() | after.keys())
-    }
-
-
-def _move(
-    host: IdleHost,
-    demand: Demand,
-    wanted: Mapping[str, Demand],
-    rates: Mapping[tuple[str, str], float],
-    supply: _Supply,
-    policy: ResidencyPolicy,
-) -> None:
-    going = _goes(host, demand, wanted, supply, policy)
-    for revision, rate in _changes(host, demand, going, rates).items():
-        supply.add(revision, rate)
 
 
 def _directive(host: IdleHost, demand: Demand, gain: float) -> Directive:
@@ -246,8 +246,8 @@ def _change_seconds(host: IdleHost, demand: Demand) -> float:
     return seconds
 
 
-def _saved(demand: Demand, capacity: float, horizon: float) -> float:
-    """Seconds that jobs of a model wait, over the horizon, beside what `capacity` jobs an hour serves.
+def _waiting(demand: Demand, capacity: float, horizon: float) -> float:
+    """Seconds that jobs of a model wait, over the horizon, where `capacity` jobs an hour are served.
 
     Each unserved job would load the model where it is placed. Below full use the wait of a queue,
     use / (1 - use) of a service, is what capacity still saves.
@@ -255,32 +255,8 @@ def _saved(demand: Demand, capacity: float, horizon: float) -> float:
     asked = demand.jobs_per_hour * horizon / 3600
     load = speed.load_seconds(demand.card)
     if capacity <= 0:
-        return -asked * (load + horizon / 2)
+        return asked * (load + horizon / 2)
     use = demand.jobs_per_hour / capacity
     unserved = max(0.0, 1 - 1 / use) if use > 0 else 0.0
     queueing = min(use, 0.95) / (1 - min(use, 0.95)) * 3600 / capacity
-    return -asked * (unserved * (load + horizon / 2) + (1 - unserved) * min(queueing, horizon / 2))
-
-
-def _net(
-    host: IdleHost,
-    demand: Demand,
-    wanted: Mapping[str, Demand],
-    rates: Mapping[tuple[str, str], float],
-    supply: _Supply,
-    policy: ResidencyPolicy,
-) -> float:
-    """Seconds saved by giving the host this model, less those lost by taking its present ones."""
-    cost = _change_seconds(host, demand)
-    horizon = policy.horizon_seconds
-    if cost >= horizon:
-        return 0.0
-    gain = 0.0
-    going = _goes(host, demand, wanted, supply, policy)
-    for revision, rate in _changes(host, demand, going, rates).items():
-        has = supply.capacity.get(revision, 0.0)
-        more = rate * (1 - cost / horizon) if revision == demand.revision else rate
-        gain += _saved(wanted[revision], max(has + more, 0.0), horizon) - _saved(
-            wanted[revision], has, horizon
-        )
-    return gain - cost
+    return asked * (unserved * (load + horizon / 2) + (1 - unserved) * min(queueing, horizon / 2))
