@@ -98,6 +98,43 @@ def test_busy_hosts_count_as_supply() -> None:
     assert plan([host("a")], [demand(SMALL, 20.0)], busy_jobs_per_hour={SMALL: 1e6}) == []
 
 
+MIDDLE = "llama-3.1-8b-4bit"
+
+
+def several(lent_gib: int, *loaded: str, models_max: int = 3) -> IdleHost:
+    held = sum(memory.weights_bytes(demand(name, 0.0).card) for name in loaded)
+    on_disk = frozenset({SMALL, MIDDLE, LARGE})
+    found = replace(host("a", lent_gib), loaded=frozenset(loaded), on_disk=on_disk, held_bytes=held)
+    return replace(found, models_max=models_max)
+
+
+def test_a_second_model_comes_beside_the_first_where_there_is_room() -> None:
+    asked = [demand(SMALL, 20.0), demand(MIDDLE, 15.0)]
+    (found,) = plan([several(32, SMALL)], asked)
+    assert found.revision == MIDDLE
+    # Where one model is held, or fits, the only holder of the first is left in peace.
+    assert plan([several(32, SMALL, models_max=1)], asked) == []
+    assert plan([several(7, SMALL)], asked) == []
+
+
+def test_what_is_missed_least_goes_for_another_model() -> None:
+    asked = [demand(SMALL, 20.0), demand(LARGE, 20.0)]
+    (found,) = plan([several(48, SMALL, MIDDLE)], asked)
+    assert found.revision == LARGE, "nobody asks for the one that goes"
+    # Two that are asked for would have to go for one.
+    assert plan([several(44, SMALL, MIDDLE)], [*asked, demand(MIDDLE, 20.0)]) == []
+
+
+def test_models_of_one_mac_share_its_time() -> None:
+    other = host("b", on_disk=frozenset({MIDDLE}))
+    alone = plan([several(32, MIDDLE), other], [demand(MIDDLE, 1000.0)])
+    shared = plan([several(32, SMALL, MIDDLE), other], [demand(SMALL, 1.0), demand(MIDDLE, 1000.0)])
+    gains = [
+        next((one.gain_seconds for one in found if one.revision == MIDDLE), 0.0) for found in (alone, shared)
+    ]
+    assert gains[1] > gains[0]
+
+
 @given(
     lent=st.lists(st.integers(2, 100), min_size=1, max_size=12),
     rates=st.tuples(st.floats(0, 5000), st.floats(0, 100)),
