@@ -136,8 +136,15 @@ MUTANTS: Final = (
     Mutant(
         "one seat too many",
         "coordinator.reservations",
-        ".where(Slot.id == slot_id, Slot.live < Slot.width)\n            .values(live=Slot.live + 1)",
+        ".where(Slot.id == slot_id, Slot.live < Slot.width, ~others_at_work)\n            .values(live=Slot.live + 1)",
         ".where(Slot.id == slot_id)\n            .values(live=Slot.live)",
+    ),
+    Mutant(
+        "two models at work on one Mac",
+        "coordinator.reservations",
+        "Slot.live < Slot.width, ~others_at_work)",
+        "Slot.live < Slot.width)",
+        also=(("coordinator.placement.gates", "    return found[~is_beside]\n", "    return found\n"),),
     ),
     Mutant(
         "memory of a new slot not reserved",

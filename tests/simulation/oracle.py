@@ -221,10 +221,12 @@ class Oracle:
             if attempt.state in LIVE_ATTEMPT:
                 counts[attempt.slot_id] += 1
         held: dict[str, int] = defaultdict(int)
+        at_work: dict[str, int] = defaultdict(int)
         for slot_id, node_id, size, width, live in self._connection.execute(
             "SELECT id, node_id, bytes, width, live FROM slots"
         ):
             held[node_id] += size
+            at_work[node_id] += live > 0
             if not live == counts.pop(slot_id, 0) <= width:
                 self._violate("L4 seats", f"{slot_id} counts {live} of {width}")
         if counts:
@@ -234,6 +236,8 @@ class Oracle:
         ):
             if not held[node_id] == reserved <= lent:
                 self._violate("L4 memory", f"{node_id}: {held[node_id]}, {reserved} of {lent}")
+            if at_work[node_id] > 1:
+                self._violate("L4 one model", f"{node_id}: {at_work[node_id]} are at work")
 
     # -- money -----------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ def test_each_header_is_one_wish() -> None:
         }
     )
     assert found == Wishes(90.5, 20.0, frozenset({"DE", "PL"}), frozenset({NODE}), "prefer")
-    assert read_max_charge_umlx({"x-mlxnet-max-charge-umlx": " 1200 "}) == 1200
+    assert read_max_charge_umlx({"x-mlxnet-max-charge-umlx": "1200"}) == 1200
 
 
 @pytest.mark.parametrize(
