@@ -20,7 +20,7 @@ up: .venv/.demo ## Run a whole network on this machine until Ctrl-C
 	@.venv/bin/mlx-network up
 
 test: .venv/.dev ## Run all tests (SQLite, PostgreSQL and Redis start by themselves)
-	.venv/bin/pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	.venv/bin/pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 check: lint types imports ## Everything that reads the code without running it
 

@@ -22,26 +22,6 @@ pytest_plugins = [
 ]
 
 
-# Of minutes each: begun last, one would be waited for while the other worker has nothing left to do.
-LONG = (
-    "tests/system/test_resume_real.py",
-    "tests/system",
-    "tests/browser",
-    "tests/simulation",
-    "tests/chaos",
-)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long files first, all else in its order."""
-
-    def rank(item: pytest.Item) -> int:
-        path = item.path.relative_to(config.rootpath).as_posix()
-        return next((n for n, start in enumerate(LONG) if path.startswith(start)), len(LONG))
-
-    items.sort(key=rank)
-
-
 @pytest.fixture(autouse=True)
 def leave_no_client_open(request: pytest.FixtureRequest) -> None:
     """Asynchronous tests with a coordinator may make clients as they like; all are closed."""
