@@ -56,7 +56,7 @@ class Settings(BaseSettings):
 
     # -- placement
     residency_seconds: float = 60.0  # so often it is planned anew what idle Macs should hold
-    overdue_seconds: float = 120.0  # a job that has waited so long goes before all that have not
+    overdue_seconds: float = 240.0  # waited so long, a job goes first: see placement.fairness
     # Of a Mac that does not say how fast it fetches models: a usual home's line, 100 Mbit/s.
     fetch_bytes_per_second: int = Field(default=12_500_000, gt=0)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from coordinator.placement import survival
 from coordinator.placement.ids import IdColumn
 from coordinator.placement.reject import CODES, RejectReason
-from coordinator.placement.slots import NOBODY, SlotTable
+from coordinator.placement.slots import BESIDE, FREE, FULL, NOBODY, SlotTable
 from coordinator.placement.speeds import SpeedClasses
 from coordinator.placement.types import HostFacts, SlotFacts
 
@@ -309,12 +309,14 @@ class Fleet:
             code = CODES["held_for_older"]
         self.code[row] = code
         # One model is at work at a time: two would take turns with the same bandwidth.
-        self.room[row] = self.spare[row] = 0
-        if not live:
-            limit = self.room[row] = max(int(self.limit[row]), 0)
-            sizes = [int(self.slots.bytes[slot]) for slot in self.slots.of(int(self.first_slot[row]))]
-            if len(sizes) < self.slots_max[row]:
-                self.spare[row] = max(limit - sum(sizes), 0)
+        slots, here = self.slots, list(self.slots.of(int(self.first_slot[row])))
+        for slot in here:
+            is_full = slots.live[slot] >= slots.width[slot]
+            slots.state[slot] = BESIDE if live > slots.live[slot] else FULL if is_full else FREE
+        limit = 0 if live else max(int(self.limit[row]), 0)
+        is_more = len(here) < self.slots_max[row]
+        self.room[row] = limit
+        self.spare[row] = max(limit - sum(int(slots.bytes[slot]) for slot in here), 0) if is_more else 0
 
     def _drop_slots(self, row: int) -> None:
         for slot in self.slots.of(int(self.first_slot[row])):

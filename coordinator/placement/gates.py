@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from coordinator.placement.fleet import KINDS, PROVEN, VACANT, Fleet
 from coordinator.placement.reject import CODES, RejectReason
-from coordinator.placement.slots import NOBODY
+from coordinator.placement.slots import BESIDE, FREE, FULL, NOBODY
 from coordinator.placement.types import JobFacts
 from node_agent.sizing import memory
 
@@ -28,7 +28,8 @@ class Look:
     seconds a token, and `load` seconds from its disk. By row: `code` of the reason (0: able), `seat` the slot that it would
     sit in (-1: one to make), `total` seconds of the job there, `cost` the same with what others
     lose by it. `fetch` seconds where a model is absent. `held` by row: whether the model is in memory
-    in an idle slot that is too small for the job. `needed` and `weights` in bytes.
+    in an idle slot that is too small for the job; `beside` are rows where it is in memory and another
+    model is at work. `needed` and `weights` in bytes.
     """
 
     job: JobFacts
@@ -46,6 +47,7 @@ class Look:
     cost: Floats
     fetch: Floats | None = None
     held: NDArray[np.bool_] | None = None
+    beside: NDArray[np.int32] | None = None
 
     @property
     def classes(self) -> NDArray[np.int64]:
@@ -199,17 +201,19 @@ def _seats(look: Look, was_open: NDArray[np.bool_], now: float) -> None:
     """Seats in slots of the model, where the job's context fits into them."""
     slots = look.fleet.slots
     found = slots.of_model(look.revision)
-    found = found[was_open[slots.row[found]]]
-    if look.fleet.has_several:
-        found = _not_beside_others(look, found)
+    rows = slots.row[found]
+    is_open = was_open[rows]
+    found, rows = found[is_open], rows[is_open]
+    state = slots.state[found]
     is_small = slots.tokens[found] < look.job.tokens
+    if state.any():
+        look.beside = rows[state == BESIDE]
+        look.code[look.beside] = CODES["memory_busy"]
+        look.code[rows[(state == FULL) & ~is_small]] = CODES["slot_full"]
     if is_small.any():
         _outgrown(look, found[is_small], now)
-        found = found[~is_small]
-    free = slots.live[found] < slots.width[found]
-    look.code[slots.row[found[~free]]] = CODES["slot_full"]
-    found = found[free]
-    rows = slots.row[found]
+    is_seat = (state == FREE) & ~is_small
+    found, rows = found[is_seat], rows[is_seat]
     look.code[rows] = ABLE
     prompt, decode, delay = _beside(look, found)
     total = seat_wait(look, found, now) + prompt + decode
@@ -219,14 +223,6 @@ def _seats(look: Look, was_open: NDArray[np.bool_], now: float) -> None:
         order = np.argsort(-cost, kind="stable")
         rows, found, total, cost = rows[order], found[order], total[order], cost[order]
     look.seat[rows], look.total[rows], look.cost[rows] = found, total, cost
-
-
-def _not_beside_others(look: Look, found: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Those of the slots on whose hosts no other slot has attempts."""
-    rows = look.fleet.slots.row[found]
-    is_beside = look.fleet.live[rows] > look.fleet.slots.live[found]
-    look.code[rows[is_beside]] = CODES["memory_busy"]
-    return found[~is_beside]
 
 
 def _outgrown(look: Look, found: NDArray[np.int32], now: float) -> None:

@@ -226,12 +226,10 @@ def _soonest(look: Look, now: float) -> tuple[int, float]:
 
 
 def _is_warm(look: Look, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """By row, whether the host holds the model beside those at work."""
+    """By row, whether the host holds the model beside the one at work."""
     warm = np.zeros(len(look.code), dtype=bool)
-    if look.fleet.has_several:
-        slots = look.fleet.slots
-        found = slots.of_model(look.revision)
-        warm[slots.row[found[slots.warm[found] > 0]]] = True
+    if look.beside is not None:
+        warm[look.beside] = True
     return warm[rows]
 
 

@@ -14,6 +14,8 @@ from coordinator.placement.types import SlotFacts
 NOBODY: Final = -1
 SLOT_ID_DIGITS: Final = 32
 GROWTH: Final = 1.25
+# Of a slot: it has a seat, it has none, or another slot of its host is at work.
+FREE, FULL, BESIDE = 0, 1, 2
 START_SLOTS: Final = 8
 
 COLUMNS: Final[tuple[tuple[str, str], ...]] = (
@@ -22,6 +24,7 @@ COLUMNS: Final[tuple[tuple[str, str], ...]] = (
     ("width", "u1"),
     ("live", "u1"),  # attempts
     ("warm", "u1"),
+    ("state", "u1"),  # FREE, FULL or BESIDE
     ("tokens", "i4"),  # a sequence's most
     ("bytes", "i8"),
     ("next", "i4"),  # slot of the same host
@@ -39,6 +42,7 @@ class SlotTable:
     width: NDArray[np.uint8]
     live: NDArray[np.uint8]
     warm: NDArray[np.uint8]
+    state: NDArray[np.uint8]
     tokens: NDArray[np.int32]
     bytes: NDArray[np.int64]
     next: NDArray[np.int32]

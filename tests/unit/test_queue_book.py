@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.catalogue.cards import load_catalogue
+from coordinator.placement.fairness import OVERDUE_SECONDS
 from coordinator.placement.types import JobFacts
 from coordinator.queue_book import PART_MAX, PART_MIN, QueueBook, part_of
+from coordinator.settings import Settings
 
 CARD = next(iter(load_catalogue().cards.values()))
 MANY_HOSTS = 1_000_000  # so many that a look takes the fewest jobs
@@ -79,3 +81,7 @@ def test_reading_goes_on_behind_the_last_page_and_begins_again_at_its_end() -> N
     assert book.after < (0, "")
     book.was_read([], is_whole=False)
     assert book.after < (0, "")
+
+
+def test_the_coordinator_and_the_matcher_agree_when_a_job_is_overdue() -> None:
+    assert Settings.model_fields["overdue_seconds"].default == OVERDUE_SECONDS
