@@ -19,10 +19,11 @@ def show_world(
     """Show MLX World over a made-up fleet until Ctrl-C; no Mac and no coordinator is needed."""
     import uvicorn
 
+    from coordinator.head_requests import HeadAsGet
     from coordinator.world_demo import demo_market
     from web_world.demo_server import demo_app
 
     origin = f"http://127.0.0.1:{port}"
     typer.echo(f"{demo_fleet} made-up Macs at {origin}/en/ (also /ar/, /pl/, /ur/). Ctrl-C ends it.")
     app = demo_app(demo_fleet, seed=seed, origin=origin, market=demo_market(demo_fleet, seed))
-    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=1)
+    uvicorn.run(HeadAsGet(app), host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=1)
