@@ -144,7 +144,7 @@ MUTANTS: Final = (
         "coordinator.reservations",
         "Slot.live < Slot.width, ~others_at_work)",
         "Slot.live < Slot.width)",
-        also=(("coordinator.placement.gates", "    return found[~is_beside]\n", "    return found\n"),),
+        also=(("coordinator.placement.fleet", "= BESIDE if live > slots.live[slot] else ", "= "),),
     ),
     Mutant(
         "memory of a new slot not reserved",
