@@ -41,9 +41,12 @@ class Room:
     @property
     def available_bytes(self) -> int:
         """What one model could have if all others went."""
+        return min(self._settings.lent_bytes, self._free_without_models_bytes)
+
+    @property
+    def _free_without_models_bytes(self) -> int:
         # What our own children hold is either kept or given back before the next model is loaded.
-        free = self.facts.free_bytes + self._keeper.children_bytes + self._self_tests.held_bytes
-        return min(self._settings.lent_bytes, free)
+        return self.facts.free_bytes + self._keeper.children_bytes + self._self_tests.held_bytes
 
     def fault(self, card: ModelCard) -> str | None:
         """Why this model could not be held even alone, or None."""
@@ -76,8 +79,8 @@ class Room:
         if len(kept) >= self._settings.models_max:
             return False
         lent = self._settings.lent_bytes - sum(slot.planned_bytes for slot in kept)
-        back = self.facts.free_bytes + self._keeper.children_bytes + self._self_tests.held_bytes
-        free = back - sum(slot.child_bytes + slot.coming_bytes for slot in kept)
+        taken = sum(slot.child_bytes + slot.coming_bytes for slot in kept)
+        free = self._free_without_models_bytes - taken
         return needed <= min(lent, free - self._settings.spare_bytes)
 
     def measured(self, facts: FactsMeasured, idle: Sequence[Slot], now_seconds: float) -> None:

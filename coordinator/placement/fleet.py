@@ -98,7 +98,6 @@ class Fleet:
         self.slots = SlotTable()
         self.has_curves = False
         self.has_disks = False
-        self.has_several = False  # slots on some host
         self.has_twins = False  # slots of the same model on some host
         self.has_room_beside = False  # for a second model on some host
         self.curves: NDArray[np.uint8] = np.zeros((survival.CURVE_BYTES, 0), dtype=np.uint8)
@@ -163,7 +162,6 @@ class Fleet:
                 first = slot
         self.first_slot[row] = self.slots.add(row, facts, first)
         self.live[row] = sum(int(self.slots.live[slot]) for slot in self.slots.of(int(self.first_slot[row])))
-        self.has_several = self.has_several or first != NOBODY
         models = [int(self.slots.model[slot]) for slot in self.slots.of(int(self.first_slot[row]))]
         self.has_twins = self.has_twins or len(set(models)) < len(models)
         self._refresh(row)
@@ -238,7 +236,6 @@ class Fleet:
         self.classes[row] = self.speeds.number(
             host.hardware, host.decode_factor, host.prefill_factor, host.disk_bytes_per_second
         )
-        self.has_several = self.has_several or len(host.slots) > 1
         self.has_twins = self.has_twins or len({slot.card_revision for slot in host.slots}) < len(host.slots)
         self.owner[row] = self._owners.setdefault(host.owner_id, len(self._owners))
         self.region[row] = self._regions.setdefault(host.region, len(self._regions))
